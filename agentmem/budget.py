@@ -1,0 +1,101 @@
+"""The ceilings one conversation lives under, in tokens, bytes, calls and seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentmem.errors import BudgetTooSmall, InvalidInput
+
+_TURN_TOKENS = 64
+"""What a short user message and its reply take: two of them must always fit."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Hard ceilings: none of them is ever exceeded.
+
+    Args:
+        max_tokens: tokens of the window, reply included, for every forward of the model.
+        warn_at: share of `max_tokens` above which the window is reviewed.
+        free_to: share of `max_tokens` a review must reach.
+        reserve: tokens kept free for the reply; 0 means an eighth of `max_tokens`.
+        review_tokens: tokens a review may add to the window on its fork, question and answer
+            together; 0 means what `warn_at` leaves.
+        recall_share: share of `max_tokens` that recalled segments may take.
+        controller_calls: calls of the model a review may make.
+        seconds: wall-clock seconds a review may take before the policy finishes it.
+        kv_bytes: bytes of KV for tokens in the window; 0 means no ceiling but the tokens.
+        parked_ram_bytes: bytes of KV parked in memory.
+        parked_disk_bytes: bytes of KV parked on disk.
+    """
+
+    max_tokens: int = 2048
+    warn_at: float = 0.7
+    free_to: float = 0.5
+    reserve: int = 0
+    review_tokens: int = 0
+    recall_share: float = 0.25
+    controller_calls: int = 4
+    seconds: float = 60.0
+    kv_bytes: int = 0
+    parked_ram_bytes: int = 256 * 2**20
+    parked_disk_bytes: int = 2 * 2**30
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise InvalidInput(f"`max_tokens` must be positive: got {self.max_tokens}.")
+        if not 0 < self.free_to < self.warn_at <= 1:
+            raise InvalidInput(
+                "`free_to` must lie below `warn_at`, both in (0, 1]: "
+                f"got free_to={self.free_to}, warn_at={self.warn_at}."
+            )
+        if not 0 <= self.recall_share < 1:
+            raise InvalidInput(f"`recall_share` must lie in [0, 1): got {self.recall_share}.")
+        for name in ("reserve", "review_tokens", "controller_calls", "seconds", "kv_bytes",
+                     "parked_ram_bytes", "parked_disk_bytes"):  # fmt: skip
+            if getattr(self, name) < 0:
+                raise InvalidInput(f"`{name}` must not be negative: got {getattr(self, name)}.")
+        if not self.reserve:
+            object.__setattr__(self, "reserve", max(1, self.max_tokens // 8))
+        if not self.review_tokens:
+            object.__setattr__(self, "review_tokens", self.max_tokens - self.warn_tokens)
+
+    @property
+    def warn_tokens(self) -> int:
+        """Tokens above which the window is reviewed."""
+        return int(self.max_tokens * self.warn_at)
+
+    @property
+    def target_tokens(self) -> int:
+        """Tokens a review must reach."""
+        return int(self.max_tokens * self.free_to)
+
+    @property
+    def recall_tokens(self) -> int:
+        """Tokens recalled segments may take."""
+        return int(self.max_tokens * self.recall_share)
+
+    @property
+    def message_tokens(self) -> int:
+        """The longest message that enters the window whole; a longer one becomes a document."""
+        return self.max_tokens // 4
+
+    @property
+    def stub_tokens(self) -> int:
+        """What stands in the window for a document: at most 256 tokens."""
+        return min(256, self.message_tokens)
+
+    def check(self, *, system_tokens: int, tools_tokens: int = 0) -> None:
+        """Refuse a budget that cannot hold what must always be in the window.
+
+        Raises:
+            BudgetTooSmall: with the sum shown.
+        """
+        turns = 2 * _TURN_TOKENS
+        needed = system_tokens + tools_tokens + self.reserve + turns
+        if needed > self.max_tokens:
+            raise BudgetTooSmall(
+                f"A budget of {self.max_tokens} tokens is too small: system prompt {system_tokens} "
+                f"+ tools {tools_tokens} + reserve for the reply {self.reserve} + two turns "
+                f"{turns} = {needed}. Use `budget={needed}` or more, or a shorter system prompt."
+            )

@@ -1,0 +1,1 @@
+"""Models that answer and models that embed: local engine, LangChain models, a scripted fake."""

@@ -1,0 +1,221 @@
+"""What agentmem asks of a model that answers, and of one that embeds.
+
+A prompt is an ordered list of parts, each filed under a key. A model with a KV tier keeps the parts
+of the last prompt by key and reads only the parts it has not seen; one without renders them all.
+Neither knows why a part is in the prompt.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from agentmem.segment import Message, State, ToolCall
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+PartKey = int | str
+"""A segment's id, or a name for what is not a segment (a review's question, a recalled text)."""
+
+FinishReason = Literal["stop", "length", "interrupted", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One entry of a prompt. The same key always stands for the same messages."""
+
+    key: PartKey
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function a model may call: `parameters` is the JSON Schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to generate.
+
+    Args:
+        max_new_tokens: tokens of the reply at most.
+        max_tokens: tokens of any forward, cache included, at most (the budget); 0 means no ceiling.
+        temperature: 0 decodes greedily.
+        top_p: smallest set of tokens with this much probability.
+        top_k: at most so many tokens; 0 means all.
+        repetition_penalty: above 1 discourages repeating.
+        seed: of the sampler; the same seed gives the same reply.
+        stop: strings that end the reply; not part of it.
+        json_schema: the reply must be one JSON value that fits this schema (under a grammar where
+            the model's logits are at hand).
+        tools: functions the model may call.
+        ephemeral: leave no trace: on a KV model the prompt runs on a fork of its cache.
+        cancelled: asked between tokens; True ends the reply as it stands ("interrupted").
+    """
+
+    max_new_tokens: int = 256
+    max_tokens: int = 0
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | None = None
+    tools: tuple[Tool, ...] = ()
+    ephemeral: bool = False
+    cancelled: Callable[[], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished reply.
+
+    Args:
+        text: the reply without stop string.
+        finish_reason: why it ended.
+        tool_calls: calls the model made, in order.
+        thought: what the model thought before it answered, if its template has a place for that.
+        prompt_tokens: tokens the model attended to when the reply began.
+        completion_tokens: tokens of the reply.
+        prefilled_tokens: tokens of the prompt that had to be computed.
+        prefill_seconds, decode_seconds: wall-clock.
+    """
+
+    text: str
+    finish_reason: FinishReason
+    tool_calls: tuple[ToolCall, ...] = ()
+    thought: str = ""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prefilled_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a reply as it streams; the last one carries the `completion`."""
+
+    text: str = ""
+    completion: Completion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a model can do, as data."""
+
+    has_kv: bool = False
+    """Parts that left the prompt come back as KV, without prefill."""
+    has_logits: bool = False
+    """`json_schema` is enforced token by token."""
+    calls_tools: bool = False
+    """`Options.tools` is understood in an ordinary reply."""
+    alternates_roles: bool = False
+    """User and assistant must take turns; the model's adapter sees to it."""
+    caches_prefix: bool = False
+    """An unchanged beginning of the prompt is cheaper."""
+    context_tokens: int = 0
+    """Tokens the model can attend to; 0 where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """What the KV tier of one conversation holds, in bytes, scales and metadata included."""
+
+    window_bytes: int = 0
+    parked_ram_bytes: int = 0
+    parked_disk_bytes: int = 0
+    states: Mapping[PartKey, State] = field(default_factory=dict)
+    """`live` (dense), `compressed` or `parked`, for every key it holds."""
+
+
+class KVTier(Protocol):
+    """What a model's KV tier tells about its parts, and what can be asked of it."""
+
+    @property
+    def dense_bytes_per_token(self) -> int:
+        """Bytes a token takes in a dense bf16 cache: 2 x layers x kv heads x head dim x 2."""
+        ...
+
+    def has(self, key: PartKey) -> bool:
+        """Whether the part can be in the next prompt without prefill."""
+        ...
+
+    def attention(self) -> Mapping[PartKey, float]:
+        """Attention mass per token each part received from the queries of the last turns.
+
+        Mean over all but the first two layers, attention sinks excluded. Keys without an
+        observation are absent.
+        """
+        ...
+
+    def forget(self, key: PartKey) -> None:
+        """Delete the part's KV wherever it lives."""
+        ...
+
+    def usage(self) -> KVUsage:
+        """Bytes held, and where each part lives."""
+        ...
+
+
+class ChatModel(ABC):
+    """A model that answers, serving one conversation. Only `generate` must be written."""
+
+    name: str = "model"
+    capabilities: Capabilities = Capabilities()
+
+    @abstractmethod
+    def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
+        """Answer the prompt; the last delta carries the completion.
+
+        Raises:
+            BudgetExceeded: a forward would pass `options.max_tokens`.
+            ModelUnavailable: an endpoint failed.
+        """
+
+    def count_tokens(self, part: Part) -> int:
+        """Tokens of the part in a prompt, headers included. By default three UTF-8 bytes each."""
+        text = sum(
+            len(message.content.encode("utf-8", "replace"))
+            + sum(len(call.name) + len(call.arguments) + 8 for call in message.tool_calls)
+            for message in part.messages
+        )
+        return -(-text // 3) + 6 * len(part.messages)
+
+    @property
+    def kv(self) -> KVTier | None:
+        """The KV tier, where the model has one."""
+        return None
+
+    def close(self) -> None:  # noqa: B027, most models hold nothing
+        """Free what the conversation holds. The weights may be shared and stay."""
+
+
+def complete(model: ChatModel, prompt: Sequence[Part], options: Options) -> Completion:
+    """Generate to the end and return the completion."""
+    completion = None
+    for delta in model.generate(prompt, options):
+        completion = delta.completion or completion
+    if completion is None:
+        raise RuntimeError(f"{model.name}: `generate` ended without a completion.")
+    return completion
+
+
+class Embedder(ABC):
+    """A model that turns texts into vectors of unit length."""
+
+    name: str = "embedder"
+    dim: int = 0
+
+    @abstractmethod
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of shape (len(texts), dim), float32, unit length: a dot product is the cosine."""

@@ -1,0 +1,139 @@
+"""The unit of memory: a message or a tool exchange, as a frozen value.
+
+A segment is what it says, where it came from and what it was made of. Where it lives (`State`),
+whether it is pinned, how many tokens it takes and its KV are facts of a window, a tokenizer or a
+tier: they are not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+Kind = Literal["turn", "tool_exchange", "thought", "summary", "document_part", "core_block"]
+State = Literal["live", "compressed", "parked", "archived", "summarized", "forgotten"]
+Origin = Literal["system", "user", "assistant", "tool", "import", "summary"]
+
+
+class Trust(IntEnum):
+    """How far a text may be believed. A summary has the least trust of its sources."""
+
+    EXTERNAL = 1
+    """Tool results, imports, pages: data, never instructions."""
+    USER = 2
+    """What the user said, and what the assistant answered."""
+    SYSTEM = 3
+    """What the application itself wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call a model made: `arguments` is the JSON object as text."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+    def parsed(self) -> dict[str, Any]:
+        """The arguments as a dict.
+
+        Raises:
+            ValueError: they are not one JSON object.
+        """
+        value = json.loads(self.arguments)
+        if not isinstance(value, dict):
+            raise ValueError(f"Tool arguments must be a JSON object: got {self.arguments[:80]!r}.")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation, as LangChain's: role, text, tool calls."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able form; `from_dict` reads it back."""
+        data: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            data["tool_calls"] = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments}
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            data["tool_call_id"] = self.tool_call_id
+        return data
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Message:
+        """Read what `to_dict` wrote."""
+        return cls(
+            role=data["role"],
+            content=data["content"],
+            tool_calls=tuple(
+                ToolCall(call["id"], call["name"], call["arguments"])
+                for call in data.get("tool_calls", ())
+            ),
+            tool_call_id=data.get("tool_call_id"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The unit of memory.
+
+    Args:
+        messages: one message, or an assistant's tool calls and all their results.
+        kind: what it is.
+        origin: who wrote it.
+        trust: how far it may be believed.
+        created: seconds since the epoch.
+        parents: ids of the segments it was made from (a summary's originals, a part's stub).
+        id: given by the archive, the same in every tier; 0 until then.
+    """
+
+    messages: tuple[Message, ...]
+    kind: Kind = "turn"
+    origin: Origin = "user"
+    trust: Trust = Trust.USER
+    created: float = 0.0
+    parents: tuple[int, ...] = ()
+    id: int = 0
+    content_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise ValueError("A segment needs at least one message: got none.")
+        payload = json.dumps(
+            [message.to_dict() for message in self.messages], ensure_ascii=False, sort_keys=True
+        )
+        digest = hashlib.sha256(payload.encode("utf-8", "surrogatepass")).hexdigest()
+        object.__setattr__(self, "content_hash", digest)
+
+    @property
+    def text(self) -> str:
+        """What was said, one message a line: what is embedded, searched and shown."""
+        lines = []
+        for message in self.messages:
+            if message.content:
+                lines.append(message.content)
+            lines += [f"{call.name}({call.arguments})" for call in message.tool_calls]
+        return "\n".join(lines)
+
+    @property
+    def role(self) -> Role:
+        """The role of the first message."""
+        return self.messages[0].role
+
+    @property
+    def place(self) -> int:
+        """Where it stands in time order: its own id, or that of its first original."""
+        return min(self.parents) if self.kind == "summary" and self.parents else self.id
