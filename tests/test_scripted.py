@@ -148,10 +148,8 @@ def test_a_request_for_json_gets_the_smallest_fitting_value_where_nothing_is_scr
     assert say(model) == "A reply for the user."
 
 
-@pytest.mark.parametrize(
-    "item", ['{"drop": [3]}', '{"broken', Reply("nonsense", structured=True)], ids=repr
-)
-def test_a_request_for_json_plays_what_is_scripted_for_it_even_when_it_is_wrong(
+@pytest.mark.parametrize("item", ['{"drop": [3]}', '{"broken', Reply("[1")], ids=repr)
+def test_a_request_for_json_plays_what_looks_scripted_for_it_even_when_it_is_wrong(
     item: str | Reply,
 ) -> None:
     model = ScriptedModel(["Prose.", item])
@@ -160,10 +158,20 @@ def test_a_request_for_json_plays_what_is_scripted_for_it_even_when_it_is_wrong(
     assert say(model) == "Prose."
 
 
-def test_an_ordinary_request_leaves_a_structured_reply_alone() -> None:
-    model = ScriptedModel([Reply("{}", structured=True)])
-    assert say(model) == "ok."
-    assert say(model, Options(json_schema=SCHEMA)) == "{}"
+def test_asides_have_a_script_of_their_own_that_is_played_whatever_it_is() -> None:
+    model = ScriptedModel(["for the user"], asides=["a summary", "nonsense"])
+    assert say(model, Options(ephemeral=True)) == "a summary"
+    assert say(model, Options(json_schema=SCHEMA)) == "nonsense"
+    assert say(model, Options(ephemeral=True)) == "ok."
+    assert json.loads(say(model, Options(json_schema=SCHEMA))) == {"drop": [0]}
+    assert say(model) == "for the user"
+
+
+def test_asides_can_be_enqueued() -> None:
+    model = ScriptedModel(["for the user"])
+    model.enqueue_asides("one", "two")
+    assert model.num_unplayed == 3
+    assert [say(model, Options(ephemeral=True)) for _ in range(3)] == ["one", "two", "ok."]
 
 
 def test_without_a_kv_tier_everything_is_read_every_time() -> None:
@@ -230,11 +238,11 @@ def test_a_script_file_plays_replies_json_tool_calls_and_errors(tmp_path: Path) 
         "",
         '{"text": "wordy", "thought": "hm"}',
         '{"tool_calls": [{"name": "search", "arguments": {"query": "ü"}}]}',
-        '{"json": {"drop": [2]}}',
+        '{"json": {"drop": [2]}, "aside": true}',
         '{"error": "down"}',
     ]
     path.write_text("\n".join(lines), "utf-8")
-    model = ScriptedModel(read_script(path))
+    model = read_script(path)
     assert say(model) == "plain"
     assert complete(model, [part(1)], Options()).thought == "hm"
     assert complete(model, [part(1)], Options()).tool_calls[0].parsed() == {"query": "ü"}

@@ -41,14 +41,11 @@ class Reply:
     Args:
         text: what is said.
         thought: what is thought before.
-        structured: True is for requests with a JSON schema only, False for the others only; None
-            is for either, but a text that does not begin like JSON is only for the others.
         error: raised after the text was streamed, in place of an end.
     """
 
     text: str
     thought: str = ""
-    structured: bool | None = None
     error: Exception | None = None
 
 
@@ -91,13 +88,16 @@ def pieces(text: str) -> list[str]:
 class ScriptedModel(ChatModel):
     """Plays replies and tool calls in order, then `default` for ever.
 
-    A request with a JSON schema takes the first reply meant for it (see `Reply.structured`); if
-    there is none it gets the smallest value that fits the schema.
+    An aside is a request with a JSON schema, or an ephemeral one: a review, a summary. A request
+    with a JSON schema that finds nothing scripted for it gets the smallest value that fits.
 
     Args:
         replies: what to say. A callable is given the prompt and the options; an exception is
             raised.
         default: what to say when the script is at its end.
+        asides: what to say to asides, whatever it is; `replies` are then left to the others. By
+            default asides take from `replies` too, but a request with a JSON schema leaves alone
+            what does not begin like JSON.
         has_kv: keep the keys of parts as a KV tier would (`kv`).
         capabilities: what the model claims to be able to do.
     """
@@ -107,6 +107,7 @@ class ScriptedModel(ChatModel):
         replies: Iterable[ScriptItem] = (),
         default: ScriptItem = "ok.",
         *,
+        asides: Iterable[ScriptItem] | None = None,
         has_kv: bool = False,
         capabilities: Capabilities = Capabilities(calls_tools=True),  # noqa: B008, frozen
         name: str = "scripted",
@@ -115,7 +116,8 @@ class ScriptedModel(ChatModel):
         self.capabilities = replace(capabilities, has_kv=has_kv or capabilities.has_kv)
         self.history: list[Request] = []
         """Every request so far, oldest first."""
-        self._script: deque[ScriptItem] = deque(replies)
+        self._replies: deque[ScriptItem] = deque(replies)
+        self._asides: deque[ScriptItem] | None = None if asides is None else deque(asides)
         self._default = default
         self._kv = ScriptedKV(self.count_tokens) if self.capabilities.has_kv else None
         self._num_calls = 0
@@ -127,12 +129,17 @@ class ScriptedModel(ChatModel):
 
     @property
     def num_unplayed(self) -> int:
-        """Scripted replies that no request has taken yet."""
-        return len(self._script)
+        """Scripted replies that no request has taken yet, asides included."""
+        return len(self._replies) + len(self._asides or ())
 
     def enqueue(self, *replies: ScriptItem) -> None:
         """Add replies to the end of the script."""
-        self._script.extend(replies)
+        self._replies.extend(replies)
+
+    def enqueue_asides(self, *replies: ScriptItem) -> None:
+        """Add replies to asides; from now on only these are played to them."""
+        self._asides = self._asides or deque()
+        self._asides.extend(replies)
 
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part: its `pieces`, and four for the header of each message."""
@@ -179,7 +186,7 @@ class ScriptedModel(ChatModel):
     def _play(
         self, reply: Reply | ToolCalls, options: Options, *, limit: int, counts: Completion
     ) -> Iterator[Delta]:
-        text, finish_reason = reply.text, "stop"
+        text = reply.text
         ends = [text.index(stop) for stop in options.stop if stop and stop in text]
         text = text[: min(ends)] if ends else text
         said: list[str] = []
@@ -196,7 +203,7 @@ class ScriptedModel(ChatModel):
         if isinstance(reply, Reply) and reply.error is not None:
             raise reply.error
         calls: tuple[ToolCall, ...] = ()
-        if isinstance(reply, ToolCalls) and reason == finish_reason:
+        if isinstance(reply, ToolCalls) and reason == "stop":
             calls, reason = tuple(map(self._with_id, reply.calls)), "tool_calls"
         yield Delta(
             completion=replace(
@@ -214,39 +221,40 @@ class ScriptedModel(ChatModel):
         return call if call.id else replace(call, id=f"call_{self._num_calls}")
 
     def _next_line(self, prompt: Sequence[Part], options: Options) -> Line:
-        wants_json = options.json_schema is not None
-        item: ScriptItem | None = None
-        for index, candidate in enumerate(self._script):
-            if _is_meant_for(candidate, wants_json=wants_json):
-                item = candidate
-                del self._script[index]
-                break
-        if item is None and _is_meant_for(self._default, wants_json=wants_json):
-            item = self._default
+        item = self._take(options)
         if item is None:
             return json.dumps(minimal_instance(options.json_schema or {}), ensure_ascii=False)
         if isinstance(item, str | Reply | ToolCalls | Exception):
             return item
         return item(prompt, options)
 
+    def _take(self, options: Options) -> ScriptItem | None:
+        """The item to play; None for the smallest value that fits the schema."""
+        wants_json = options.json_schema is not None
+        if self._asides is not None and (wants_json or options.ephemeral):
+            if self._asides:
+                return self._asides.popleft()
+            return None if wants_json else self._default
+        for index, item in enumerate(self._replies):
+            if not wants_json or _may_be_json(item):
+                del self._replies[index]
+                return item
+        return self._default if not wants_json or _may_be_json(self._default) else None
 
-def _is_meant_for(item: ScriptItem, *, wants_json: bool) -> bool:
-    if isinstance(item, Reply) and item.structured is not None:
-        return item.structured == wants_json
-    if not wants_json:
-        return True
+
+def _may_be_json(item: ScriptItem) -> bool:
     if isinstance(item, ToolCalls):
         return False
     text = item.text if isinstance(item, Reply) else item
     return not isinstance(text, str) or text.lstrip()[:1] in ("{", "[")
 
 
-def read_script(path: str | Path) -> list[ScriptItem]:
-    """Read a script of one JSON value a line.
+def read_script(path: str | Path) -> ScriptedModel:
+    """A model that plays a file of one JSON value a line.
 
-    A string is a reply. An object is `{"text": ..., "structured": ...}`, `{"json": VALUE}` (a reply
-    to a request with a JSON schema), `{"tool_calls": [{"name": ..., "arguments": {...}}]}` or
-    `{"error": MESSAGE}` (the endpoint fails).
+    A string is a reply. An object is `{"text": ...}`, `{"json": VALUE}` (the value as text),
+    `{"tool_calls": [{"name": ..., "arguments": {...}}]}` or `{"error": MESSAGE}` (the endpoint
+    fails); with `"aside": true` it is played to asides, which take nothing else.
 
     Raises:
         ConfigError: the file cannot be read, or a line is none of these.
@@ -255,17 +263,20 @@ def read_script(path: str | Path) -> list[ScriptItem]:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Cannot read the script {str(path)!r}: {error}.") from error
-    items: list[ScriptItem] = []
+    replies: list[ScriptItem] = []
+    asides: list[ScriptItem] = []
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                items.append(_read_line(json.loads(line)))
+                value = json.loads(line)
+                is_aside = isinstance(value, dict) and bool(value.get("aside"))
+                (asides if is_aside else replies).append(_read_line(value))
             except (ValueError, TypeError, KeyError) as error:
                 raise ConfigError(
                     f"{path}, line {number}: a script line must be a string or an object with "
                     f"`text`, `json`, `tool_calls` or `error`: got {line[:80]!r} ({error})."
                 ) from error
-    return items
+    return ScriptedModel(replies, asides=asides)
 
 
 def _read_line(value: Any) -> Line:
@@ -280,5 +291,5 @@ def _read_line(value: Any) -> Line:
         ]
         return ToolCalls(tuple(calls), value.get("text", ""))
     if "json" in value:
-        return Reply(json.dumps(value["json"], ensure_ascii=False), structured=True)
-    return Reply(str(value["text"]), value.get("thought", ""), value.get("structured"))
+        return json.dumps(value["json"], ensure_ascii=False)
+    return Reply(str(value["text"]), value.get("thought", ""))
