@@ -172,6 +172,8 @@ class ChatModel(ABC):
 
     name: str = "model"
     capabilities: Capabilities = Capabilities()
+    peak_tokens: int = 0
+    """Most tokens any forward attended to since the caller last set this to 0, where known."""
 
     @abstractmethod
     def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
@@ -183,13 +185,8 @@ class ChatModel(ABC):
         """
 
     def count_tokens(self, part: Part) -> int:
-        """Tokens of the part in a prompt, headers included. By default three UTF-8 bytes each."""
-        text = sum(
-            len(message.content.encode("utf-8", "replace"))
-            + sum(len(call.name) + len(call.arguments) + 8 for call in message.tool_calls)
-            for message in part.messages
-        )
-        return -(-text // 3) + 6 * len(part.messages)
+        """Tokens of the part in a prompt, headers included; an estimate unless overridden."""
+        return estimate_tokens(part)
 
     @property
     def kv(self) -> KVTier | None:
@@ -198,6 +195,16 @@ class ChatModel(ABC):
 
     def close(self) -> None:  # noqa: B027, most models hold nothing
         """Free what the conversation holds. The weights may be shared and stay."""
+
+
+def estimate_tokens(part: Part) -> int:
+    """Tokens of a part where no tokenizer is at hand: three UTF-8 bytes each, headers added."""
+    num_bytes = sum(
+        len(message.content.encode("utf-8", "replace"))
+        + sum(len(call.name) + len(call.arguments) + 8 for call in message.tool_calls)
+        for message in part.messages
+    )
+    return -(-num_bytes // 3) + 6 * len(part.messages)
 
 
 def complete(model: ChatModel, prompt: Sequence[Part], options: Options) -> Completion:

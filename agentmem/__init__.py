@@ -1,0 +1,103 @@
+"""agentmem keeps one assistant conversation going for months inside a fixed budget of tokens.
+
+    from agentmem import Agent
+
+    agent = Agent("local", store="me.db", budget=2048)
+    print(agent.chat("My locker code is 58291.").text)
+
+Names are resolved when first used: importing agentmem loads neither torch nor transformers nor
+faiss.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentmem.agent import Agent as Agent
+    from agentmem.budget import Budget as Budget
+    from agentmem.context import Context as Context
+    from agentmem.decision import Candidate as Candidate
+    from agentmem.decision import Decision as Decision
+    from agentmem.errors import AgentmemError as AgentmemError
+    from agentmem.events import Decided as Decided
+    from agentmem.events import Recalled as Recalled
+    from agentmem.events import Reply as Reply
+    from agentmem.events import SessionStarted as SessionStarted
+    from agentmem.events import Token as Token
+    from agentmem.events import Usage as Usage
+    from agentmem.explain import Explanation as Explanation
+    from agentmem.memory import Hit as Hit
+    from agentmem.memory import Memory as Memory
+    from agentmem.models.base import ChatModel as ChatModel
+    from agentmem.models.base import Embedder as Embedder
+    from agentmem.models.scripted import ScriptedModel as ScriptedModel
+    from agentmem.opening import open_memory as open_memory
+    from agentmem.policies.base import SegmentPolicy as SegmentPolicy
+    from agentmem.segment import Message as Message
+    from agentmem.segment import Segment as Segment
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Agent": "agent",
+    "AgentmemError": "errors",
+    "Budget": "budget",
+    "Candidate": "decision",
+    "ChatModel": "models.base",
+    "Context": "context",
+    "Decided": "events",
+    "Decision": "decision",
+    "Embedder": "models.base",
+    "Explanation": "explain",
+    "Hit": "memory",
+    "Memory": "memory",
+    "Message": "segment",
+    "Recalled": "events",
+    "Reply": "events",
+    "ScriptedModel": "models.scripted",
+    "Segment": "segment",
+    "SegmentPolicy": "policies.base",
+    "SessionStarted": "events",
+    "Token": "events",
+    "Usage": "events",
+    "open_memory": "opening",
+}
+
+__all__ = [
+    "Agent",
+    "AgentmemError",
+    "Budget",
+    "Candidate",
+    "ChatModel",
+    "Context",
+    "Decided",
+    "Decision",
+    "Embedder",
+    "Explanation",
+    "Hit",
+    "Memory",
+    "Message",
+    "Recalled",
+    "Reply",
+    "ScriptedModel",
+    "Segment",
+    "SegmentPolicy",
+    "SessionStarted",
+    "Token",
+    "Usage",
+    "open_memory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'agentmem' has no attribute {name!r}")
+    value = getattr(import_module(f"agentmem.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,295 @@
+"""The front door: a model, a store and a session, put together.
+
+agent = Agent("local", store="me.db", budget=2048)
+print(agent.chat("My locker code is 58291.").text)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentmem.budget import Budget
+from agentmem.context import Context
+from agentmem.controller import Controller
+from agentmem.errors import InvalidInput
+from agentmem.events import Event, Reply, SessionStarted, Token, TurnKey, Usage
+from agentmem.memory import Memory
+from agentmem.models.base import ChatModel, Embedder
+from agentmem.models.embed import default_embedder
+from agentmem.models.registry import resolve_model
+from agentmem.opening import default_store, open_window
+from agentmem.policies import make_policy
+from agentmem.policies.base import SegmentPolicy
+from agentmem.recall import Recall
+from agentmem.recollection import RecallMode, Recollection
+from agentmem.segment import Segment
+from agentmem.session import Generation, Session
+from agentmem.storage.archive import Store
+from agentmem.summary import summarize
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+ControllerMode = Literal["llm", "policy", "off"]
+_SUMMARY_TOKENS = 64
+
+
+class Agent:
+    """An assistant whose conversation never outgrows its budget.
+
+    Args:
+        model: "local", "hf:PATH-or-ID", "provider:name", "openai-compatible:NAME", "scripted", a
+            LangChain chat model, or a `ChatModel`.
+        store: path of the SQLite file.
+        user: whose memory it is.
+        session: name of the conversation; resumed where it exists.
+        new: begin the conversation afresh; what was said in it stays in the archive, under a
+            numbered name.
+        budget: tokens of the window, reply included, or a whole `Budget`.
+        kv: format of KV in the window: "q8" or "dense".
+        controller: who decides in reviews: "llm" the model itself, "policy" a policy, "off" nobody
+            until the window would overflow.
+        policy: finishes reviews, or runs them: a name or a `SegmentPolicy`.
+        recall: "kv" as KV where there is a record, "text" always as text, "off".
+        system_prompt: what the model is told first; kept from the last run where None.
+        embedder: for search by meaning; the embedded MiniLM where it is installed.
+        tools: functions the model may call, where it can.
+        base_url, api_key: of an OpenAI-compatible endpoint.
+        threads: CPU threads of the local engine; None leaves torch's choice.
+        max_new_tokens, temperature, top_p, top_k, repetition_penalty, seed, stop: of replies.
+
+    Raises:
+        BudgetTooSmall: the budget cannot hold system prompt, tools, reserve and two turns.
+        ModelError: the model cannot be used.
+        StoreError: the store cannot be used; `SessionBusy` where another sender holds the session.
+    """
+
+    def __init__(
+        self,
+        model: str | ChatModel | BaseChatModel = "local",
+        *,
+        store: str | Path | None = None,
+        user: str = "default",
+        session: str = "default",
+        new: bool = False,
+        budget: int | Budget = 2048,
+        kv: str = "q8",
+        controller: ControllerMode = "llm",
+        policy: str | SegmentPolicy = "relevance",
+        recall: RecallMode = "kv",
+        system_prompt: str | None = None,
+        embedder: Embedder | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
+        base_url: str | None = None,
+        api_key: str | None = None,
+        threads: int | None = None,
+        max_new_tokens: int = 256,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+    ) -> None:
+        _one_of("controller", controller, ("llm", "policy", "off"))
+        _one_of("recall", recall, ("kv", "text", "off"))
+        limits = Budget(budget) if isinstance(budget, int) else budget
+        generation = Generation(
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            repetition_penalty=repetition_penalty,
+            seed=seed,
+            stop=tuple(stop),
+        )
+        decides = make_policy(policy) if isinstance(policy, str) else policy
+        self._worker: ThreadPoolExecutor | None = None
+        with ExitStack() as stack:
+            opened = stack.enter_context(Store.open(store or default_store()))
+            archive = opened.for_user(user)
+            if new:
+                archive.set_aside(session)
+            row = archive.session(session)
+            stack.enter_context(archive.lease(row.id))
+            self.model = resolve_model(
+                model,
+                base_url=base_url,
+                api_key=api_key,
+                kv_format=kv,
+                threads=threads,
+                parked_ram_bytes=limits.parked_ram_bytes,
+            )
+            stack.callback(self.model.close)
+            context = Context(limits, self.model.count_tokens)
+            memory = Memory(
+                archive,
+                row,
+                context,
+                embedder or default_embedder(),
+                recall=Recall(),
+                kv=self.model.kv,
+                summarizer=self._summarizer(limits),
+            )
+            open_window(memory, system_prompt)
+            self.session = Session(
+                memory,
+                self.model,
+                controller=Controller(
+                    policy=decides,
+                    budget=limits if controller != "off" else _only_when_full(limits),
+                    model=self.model if controller == "llm" else None,
+                ),
+                generation=generation,
+                recollection=Recollection(memory, recall),
+                tools=tools,
+            )
+            self.started = SessionStarted(
+                row.name, self.model.name, limits.max_tokens, kv, row.num_turns
+            )
+            self._stack = stack.pop_all()
+
+    def _summarizer(self, limits: Budget) -> Callable[[Sequence[Segment]], tuple[Segment, str]]:
+        def summary(segments: Sequence[Segment]) -> tuple[Segment, str]:
+            return summarize(
+                segments,
+                self.model,
+                max_tokens=min(_SUMMARY_TOKENS, limits.max_tokens // 8),
+                budget_tokens=limits.max_tokens,
+                created=time.time(),
+            )
+
+        return summary
+
+    # Talking
+
+    def chat(self, text: str, *, turn: TurnKey | None = None, reply: str | None = None) -> Reply:
+        """Send a message and wait for the reply.
+
+        Args:
+            text: what the user says.
+            turn: a name for the turn, so that it can be sent again safely.
+            reply: a reply that is known already: remembered as the model's, not generated.
+        """
+        answer = None
+        for event in self.events(text, turn=turn, reply=reply):
+            if isinstance(event, Reply):
+                answer = event
+        assert answer is not None, "a turn ends with its reply"
+        return answer
+
+    def stream(self, text: str, *, turn: TurnKey | None = None) -> Iterator[str]:
+        """Send a message; the reply's text as it is generated."""
+        for event in self.events(text, turn=turn):
+            if isinstance(event, Token):
+                yield event.text
+            elif isinstance(event, Reply) and event.repeated:
+                yield event.text
+
+    def events(
+        self, text: str, *, turn: TurnKey | None = None, reply: str | None = None
+    ) -> Iterator[Event]:
+        """Send a message; everything that happens until the reply, which comes after its commit."""
+        yield from self.session.events(text, turn=turn, reply=reply)
+
+    async def achat(self, text: str, *, turn: TurnKey | None = None) -> Reply:
+        """`chat` on this agent's own worker thread; cancelling the task interrupts the reply."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor(), lambda: self.chat(text, turn=turn))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self.cancel()
+            await future
+            raise
+
+    async def astream(self, text: str, *, turn: TurnKey | None = None) -> AsyncIterator[str]:
+        """`stream` on this agent's own worker thread."""
+        loop = asyncio.get_running_loop()
+        pieces = self.stream(text, turn=turn)
+        while True:
+            piece = await loop.run_in_executor(self._executor(), lambda: next(pieces, None))
+            if piece is None:
+                return
+            yield piece
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentmem")
+        return self._worker
+
+    def cancel(self) -> None:
+        """End the reply being generated; what there is of it is kept. Safe in a signal handler."""
+        self.session.cancel()
+
+    # Looking
+
+    @property
+    def memory(self) -> Memory:
+        """Search, explain, act, undo."""
+        return self.session.memory
+
+    @property
+    def context(self) -> Context:
+        """The window."""
+        return self.session.context
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens, KV bytes and seconds of the last turn, and what a dense cache would hold."""
+        return self.session.usage
+
+    def window_text(self) -> str:
+        """What stands in the window: decoded prompt tokens where the model has them, else text."""
+        decode = getattr(self.model, "window_text", None)
+        if decode is not None:
+            return str(decode())
+        return "\n".join(m.content for part in self.context.prompt() for m in part.messages)
+
+    def turn_segments(self, turn: int) -> list[int]:
+        """Ids of what was said in a turn."""
+        return [stored.segment.id for stored in self.memory.turn_segments(turn)]
+
+    @property
+    def recalled_tokens(self) -> int:
+        """Tokens in the window that recall brought back."""
+        return self.context.recalled_tokens
+
+    # Leaving
+
+    def close(self) -> None:
+        """Release session, model and store."""
+        if self._worker is not None:
+            self._worker.shutdown(wait=True)
+            self._worker = None
+        self._stack.close()
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidInput(f"`{name}` must be one of {', '.join(allowed)}: got {value!r}.")
+
+
+def _only_when_full(limits: Budget) -> Budget:
+    """The same ceilings for a window that is let fill up before anything leaves."""
+    full = 1 - (limits.reserve + limits.message_tokens) / limits.max_tokens
+    return replace(limits, warn_at=0.999, free_to=max(0.01, full))

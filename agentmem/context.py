@@ -1,0 +1,208 @@
+"""The window: which segments the model sees, in what order, and what each takes.
+
+The context is the truth and the KV cache obeys it. Order is time order: every segment stands at its
+place, a summary at the place of its first original, wherever it was when it was not here. It knows
+tokens and places; not why a segment is in the window, and nothing of SQL or KV.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from agentmem.budget import Budget
+from agentmem.models.base import Part
+from agentmem.segment import Message, Segment, State, Trust
+from agentmem.storage.rows import StoredSegment, WindowEntry, WindowVia
+
+RECALL_HEADER = Part("recall:header", (Message("user", "Earlier in this conversation:"),))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One segment in the window.
+
+    Args:
+        stored: the segment and what the archive knows of it.
+        num_tokens: what it takes, by the model's own tokenizer.
+        via: "prompt" where it was said, "kv" recalled as KV to its place, "text" recalled as text
+            before the newest user message.
+        until_turn: a recalled segment leaves after this turn; None stays.
+    """
+
+    stored: StoredSegment
+    num_tokens: int
+    via: WindowVia = "prompt"
+    until_turn: int | None = None
+
+    @property
+    def id(self) -> int:
+        """The segment's id."""
+        return self.stored.segment.id
+
+    @property
+    def segment(self) -> Segment:
+        """The segment itself."""
+        return self.stored.segment
+
+    @property
+    def state(self) -> State:
+        """Where the archive says it lives."""
+        return self.stored.state
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it may not be dropped or summarized."""
+        return self.stored.pinned
+
+    @property
+    def recalled(self) -> bool:
+        """Whether it is here for a few turns only."""
+        return self.until_turn is not None
+
+
+class Context:
+    """The window of one session.
+
+    Args:
+        budget: its ceilings.
+        count_tokens: the model's own count for a part of a prompt.
+    """
+
+    def __init__(self, budget: Budget, count_tokens: Callable[[Part], int]) -> None:
+        self.budget = budget
+        self._count_tokens = count_tokens
+        self._entries: dict[int, Entry] = {}
+        self._fence = secrets.token_hex(4)
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Every segment in the window, in order: core blocks, then by place in time."""
+        return tuple(
+            sorted(
+                self._entries.values(),
+                key=lambda e: (e.segment.kind != "core_block", e.segment.place, e.id),
+            )
+        )
+
+    def __contains__(self, segment_id: int) -> bool:
+        return segment_id in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, segment_id: int) -> Entry:
+        return self._entries[segment_id]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole window."""
+        return sum(entry.num_tokens for entry in self._entries.values()) + self._header_tokens()
+
+    @property
+    def recalled_tokens(self) -> int:
+        """Tokens of what recall brought back."""
+        recalled = sum(entry.num_tokens for entry in self._entries.values() if entry.recalled)
+        return recalled + self._header_tokens()
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of what is here by itself."""
+        return self.num_tokens - self.recalled_tokens
+
+    def _header_tokens(self) -> int:
+        via_text = any(entry.via == "text" for entry in self._entries.values())
+        return self._count_tokens(RECALL_HEADER) if via_text else 0
+
+    def part(self, segment: Segment, via: WindowVia = "prompt") -> Part:
+        """How the segment stands in a prompt."""
+        if via != "text":
+            return Part(segment.id, segment.messages)
+        if segment.trust >= Trust.USER:
+            return Part(f"recall:{segment.id}", segment.messages)
+        fenced = f"<data-{self._fence}>\n{segment.text}\n</data-{self._fence}>"
+        return Part(f"recall:{segment.id}", (Message("user", fenced),))
+
+    def count(self, segment: Segment, via: WindowVia = "prompt") -> int:
+        """Tokens the segment takes or would take."""
+        return self._count_tokens(self.part(segment, via))
+
+    def put(
+        self, stored: StoredSegment, *, via: WindowVia = "prompt", until_turn: int | None = None
+    ) -> Entry:
+        """Place a segment, or change how it is here."""
+        segment = stored.segment
+        entry = Entry(stored, self.count(segment, via), via, until_turn)
+        self._entries[segment.id] = entry
+        return entry
+
+    def remove(self, segment_ids: Iterable[int]) -> None:
+        """Take segments out; those not here are ignored."""
+        for segment_id in segment_ids:
+            self._entries.pop(segment_id, None)
+
+    def recount(self) -> None:
+        """Ask the model again what each part takes (a reply's true length is known once it ran)."""
+        for entry in tuple(self._entries.values()):
+            self.put(entry.stored, via=entry.via, until_turn=entry.until_turn)
+
+    def expired(self, turn: int) -> list[int]:
+        """Recalled segments whose time is over at this turn."""
+        return [
+            entry.id
+            for entry in self.entries
+            if entry.until_turn is not None and entry.until_turn < turn
+        ]
+
+    def snapshot(self) -> tuple[WindowEntry, ...]:
+        """The window as the archive stores it."""
+        return tuple(
+            WindowEntry(entry.id, entry.segment.place, entry.via, entry.until_turn)
+            for entry in self.entries
+        )
+
+    def load(self, window: Iterable[WindowEntry], segments: Mapping[int, StoredSegment]) -> None:
+        """Become the window that `snapshot` gave."""
+        self._entries.clear()
+        for row in window:
+            self.put(segments[row.segment_id], via=row.via, until_turn=row.until_turn)
+
+    def prompt(self) -> list[Part]:
+        """The window as a prompt.
+
+        What was recalled as text stands in one block before the newest user message, so that all
+        before it stays byte-identical between reviews.
+        """
+        entries = self.entries
+        parts = [self.part(entry.segment) for entry in entries if entry.via != "text"]
+        block = [self.part(entry.segment, "text") for entry in entries if entry.via == "text"]
+        if block:
+            at = next(
+                (i for i in range(len(parts) - 1, -1, -1) if parts[i].messages[0].role == "user"),
+                len(parts),
+            )
+            parts[at:at] = [RECALL_HEADER, *block]
+        return parts
+
+    def bar(self) -> list[tuple[str, int]]:
+        """Tokens per part of the window; with "free" they sum to the budget."""
+        parts = {"system": 0, "pinned": 0, "recalled": 0, "summaries": 0, "turns": 0}
+        for entry in self._entries.values():
+            parts[_bar_part(entry)] += entry.num_tokens
+        parts["recalled"] += self._header_tokens()
+        free = self.budget.max_tokens - sum(parts.values())
+        return [*parts.items(), ("free", free)]
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+
+def _bar_part(entry: Entry) -> str:
+    if entry.segment.kind == "core_block":
+        return "system"
+    if entry.pinned:
+        return "pinned"
+    if entry.recalled:
+        return "recalled"
+    return "summaries" if entry.segment.kind == "summary" else "turns"

@@ -1,0 +1,105 @@
+"""Decisions in words: what happened to a segment, on what evidence, and what would have kept it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentmem.segment import State
+from agentmem.storage.rows import DecisionRow, StoredSegment
+
+_DONE = {
+    "keep": "kept",
+    "summarize": "summarized",
+    "drop": "dropped",
+    "pin": "pinned",
+    "bring_back": "brought back",
+    "forget": "forgotten",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a segment is where it is.
+
+    Args:
+        text: in words.
+        decisions: the decisions that touched it, newest first.
+    """
+
+    text: str
+    decisions: tuple[DecisionRow, ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def explain(
+    stored: StoredSegment, state: State, in_window: bool, rows: Sequence[DecisionRow]
+) -> Explanation:
+    """Explain one segment by the decisions that touched it, newest first."""
+    segment = stored.segment
+    words = " ".join(segment.text.split())
+    quote = words if len(words) <= 60 else words[:59].rstrip() + "…"
+    where = "in the window" if in_window else "not in the window"
+    lines = [f"Segment {segment.id} ({segment.origin}, turn {stored.turn}): “{quote}”"]
+    lines.append(f"It is {where} ({state}{', pinned' if stored.pinned else ''}).")
+    if not rows:
+        lines.append("No decision has touched it.")
+    for row in rows:
+        lines += _decision(row, segment.id)
+    return Explanation("\n".join(lines), tuple(rows))
+
+
+def _decision(row: DecisionRow, segment_id: int) -> list[str]:
+    decision = row.decision
+    by = f"{decision.source} {decision.maker}".strip() if decision.maker else decision.source
+    undone = f", undone by decision {row.undone_by}" if row.undone_by is not None else ""
+    lines = [f"Decision {row.id}, turn {row.turn}: {_DONE[decision.action]} by {by}{undone}."]
+    if decision.reason:
+        lines.append(f"  Because: {decision.reason}")
+    evidence = decision.evidence.get(segment_id)
+    if evidence:
+        lines.append(f"  Evidence: {_numbers(evidence)}.")
+    if decision.alternative:
+        lines.append(f"  Runner-up: {decision.alternative}")
+    if "summary_id" in row.effect:
+        lines.append(
+            f"  Its place took summary {row.effect['summary_id']}, written by "
+            f"{row.effect.get('written_by', 'a model')}."
+        )
+    kept = _would_have_kept(row, evidence)
+    if kept:
+        lines.append(f"  It would have stayed: {kept}")
+    return lines
+
+
+def _numbers(evidence: Mapping[str, Any]) -> str:
+    parts = []
+    for name, value in evidence.items():
+        if value is None:
+            parts.append(f"{name.replace('_', ' ')} unknown")
+        elif isinstance(value, float):
+            parts.append(f"{name.replace('_', ' ')} {value:.4g}")
+        else:
+            parts.append(f"{name.replace('_', ' ')} {value}")
+    return ", ".join(parts)
+
+
+def _would_have_kept(row: DecisionRow, evidence: Mapping[str, Any] | None) -> str:
+    """What would have made this decision come out otherwise."""
+    decision = row.decision
+    if decision.action not in ("drop", "summarize"):
+        return ""
+    if decision.source == "user":
+        return "the user asked for this; only not asking would have kept it."
+    ways = ["a pin"]
+    if decision.source == "controller":
+        ways.append("a keep_segments or pin_segment call of the controller")
+    elif evidence and "score" in evidence:
+        ways.append(f"a score above {evidence['score']:.4g}, past the runner-up's")
+    tokens = evidence.get("num_tokens") if evidence else None
+    if tokens is not None:
+        ways.append(f"{tokens} more tokens of budget below the review's target")
+    return ", ".join(ways[:-1]) + " or " + ways[-1] + "." if len(ways) > 1 else ways[0] + "."

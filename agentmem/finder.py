@@ -1,0 +1,71 @@
+"""Finding segments of a user by meaning and by words, and giving new ones their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentmem.models.base import Embedder
+from agentmem.recall import Recall, Scored
+from agentmem.storage.archive import Archive
+from agentmem.storage.vector import VectorIndex
+from agentmem.storage.words import WordIndex
+
+
+class Finder:
+    """The two indexes of one user, kept in step with the archive.
+
+    Args:
+        archive: the truth that both indexes are built from.
+        embedder: for meaning; its name is the space the vectors live in.
+        recall: how queries are scored.
+    """
+
+    def __init__(self, archive: Archive, embedder: Embedder, recall: Recall) -> None:
+        self._archive = archive
+        self._embedder = embedder
+        self._recall = recall
+        self._vectors = VectorIndex(archive, embedder.name, embedder.dim)
+        self._words = WordIndex(archive)
+
+    def embed(self, text: str) -> NDArray[np.float32]:
+        """The vector of a text, shape (dim,)."""
+        vector: NDArray[np.float32] = self._embedder.embed([text])[0]
+        return vector
+
+    def embed_pending(
+        self, limit: int = 64, *, known: Mapping[int, NDArray[np.float32]] | None = None
+    ) -> int:
+        """Give segments without a vector theirs; how many got one.
+
+        Args:
+            limit: at most so many.
+            known: vectors that are computed already, by segment id.
+        """
+        pending = self._archive.pending_embeddings(self._embedder.name, limit)
+        if not pending:
+            return 0
+        vectors = dict(known or {})
+        unknown = [one.segment for one in pending if one.segment.id not in vectors]
+        if unknown:
+            computed = self._embedder.embed([segment.text for segment in unknown])
+            vectors |= {s.id: v for s, v in zip(unknown, computed, strict=True)}
+        with self._archive.write() as transaction:
+            for one in pending:
+                transaction.add_embedding(
+                    self._embedder.name, one.segment.id, vectors[one.segment.id]
+                )
+        return len(pending)
+
+    def rank(self, text: str, vector: NDArray[np.float32] | None = None) -> list[Scored]:
+        """Every segment of the user by its nearness to the text, best first."""
+        if vector is None:
+            vector = self.embed(text)
+        return self._recall.rank(text, vector, vectors=self._vectors, words=self._words)
+
+    def similarity(self, vector: NDArray[np.float32]) -> dict[int, float]:
+        """Cosine similarity of every embedded segment to a vector, by id."""
+        ids, cosines = self._vectors.scores(vector)
+        return dict(zip(ids.tolist(), cosines.tolist(), strict=True))

@@ -1,0 +1,331 @@
+"""Carrying decisions out, and taking them back.
+
+A change is committed in SQL first, in one transaction with its decision row; window and KV follow
+the commit. The ledger decides nothing: it refuses what must not happen and records the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from agentmem.context import Context
+from agentmem.decision import Action, Decision
+from agentmem.errors import InvalidInput, UndoBlocked
+from agentmem.events import Decided, TurnKey
+from agentmem.models.base import KVTier
+from agentmem.segment import Segment
+from agentmem.storage.archive import Archive
+from agentmem.storage.rows import DecisionRow, SessionRow, StoredSegment, WindowEntry
+
+KEEP_TURNS = 8
+"""A segment that was decided to be kept is not offered again for so many turns."""
+_LEAVES = ("drop", "summarize")
+_REVERSE: Mapping[Action, Action] = {
+    "drop": "bring_back",
+    "summarize": "bring_back",
+    "bring_back": "drop",
+}
+
+Summarizer = Callable[[Sequence[Segment]], tuple[Segment, str]]
+"""Makes the segment that replaces others, and says who wrote it."""
+
+
+class Ledger:
+    """The changes of one session's window.
+
+    Args:
+        archive: the truth.
+        session: whose window this is.
+        context: that window.
+        kv: the model's KV tier, where it has one.
+        summarizer: None refuses to summarize.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        session: SessionRow,
+        context: Context,
+        *,
+        kv: KVTier | None,
+        summarizer: Summarizer | None,
+    ) -> None:
+        self.turn = session.num_turns
+        self.turn_key: TurnKey = self.turn
+        self._archive = archive
+        self._session = session
+        self._context = context
+        self._kv = kv
+        self._summarizer = summarizer
+
+    def apply(self, decision: Decision, cost: Mapping[str, Any] | None = None) -> Decided:
+        """Carry a decision out: one transaction, then window and KV follow.
+
+        Raises:
+            InvalidInput: it cannot be carried out (pinned, core, not in the window, over budget).
+        """
+        ids = decision.segment_ids
+        self._check(decision)
+        before = self._context.snapshot()
+        tokens_before = self._context.num_tokens
+        touched = self._archive.segments(ids)
+        summary: Segment | None = None
+        writer = ""
+        if decision.action == "summarize":
+            if self._summarizer is None:
+                raise InvalidInput("There is no model here to write a summary with.")
+            summary, writer = self._summarizer([stored.segment for stored in touched])
+        effect: dict[str, Any] = {"tokens_before": tokens_before}
+        after = [
+            row for row in before if decision.action not in _LEAVES or row.segment_id not in ids
+        ]
+        if decision.action in ("bring_back", "pin"):
+            after = [row for row in after if row.segment_id not in ids]
+            after += [self._back(stored.segment) for stored in touched]
+        with self._archive.write() as transaction:
+            if summary is not None:
+                summary = transaction.add_segment(self._session.id, self.turn, summary)
+                after.append(WindowEntry(summary.id, summary.place, "prompt", None))
+                effect |= {"summary_id": summary.id, "written_by": writer}
+            if decision.action == "drop":
+                transaction.set_state(ids, "archived")
+            elif decision.action == "summarize":
+                transaction.set_state(ids, "summarized")
+            elif decision.action == "keep":
+                transaction.set_kept_until(ids, self.turn + KEEP_TURNS)
+            else:
+                transaction.set_state(ids, "live")
+                if decision.action == "pin":
+                    transaction.set_pinned(ids, True)
+            tokens_after = tokens_before + self._change(before, after, touched, summary)
+            effect["tokens_after"] = tokens_after
+            transaction.set_window(self._session.id, self._ordered(after))
+            decision_id = transaction.add_decision(
+                self._session.id,
+                self.turn,
+                decision,
+                window_before=before,
+                window_after=self._ordered(after),
+                states_before={one.segment.id: (one.state, one.pinned) for one in touched},
+                effect=effect,
+                cost=dict(cost or {}),
+            )
+        self._become(after)
+        return Decided(
+            decision_id,
+            self.turn_key,
+            decision.action,
+            ids,
+            decision.source,
+            decision.reason,
+            True,
+            decision.tool_call,
+            tokens_before,
+            self._context.num_tokens,
+        )
+
+    def _check(self, decision: Decision) -> None:
+        """Refuse what must not happen.
+
+        Raises:
+            InvalidInput: with the reason.
+        """
+        if decision.action == "forget":
+            raise InvalidInput("Forgetting deletes: call `forget`.")
+        for one in decision.segment_ids:
+            inside = one in self._context
+            if decision.action in (*_LEAVES, "keep") and not inside:
+                raise InvalidInput(f"Segment {one} is not in the window.")
+            if decision.action in _LEAVES:
+                entry = self._context[one]
+                if entry.segment.kind == "core_block":
+                    raise InvalidInput(f"Segment {one} is the system prompt: it always stays.")
+                if entry.pinned and decision.source != "user":
+                    raise InvalidInput(f"Segment {one} is pinned.")
+                if decision.action == "summarize" and entry.segment.kind == "summary":
+                    raise InvalidInput(f"Segment {one} is a summary: originals are summarized.")
+        if decision.action in ("bring_back", "pin"):
+            missing = [one for one in decision.segment_ids if one not in self._context]
+            tokens = sum(self._context.count(self._archive.segment(one).segment) for one in missing)
+            self._check_room(tokens, "bring them back")
+        if decision.action == "pin":
+            self._check_pins(decision.segment_ids)
+
+    def _check_room(self, tokens: int, what: str) -> None:
+        budget = self._context.budget
+        over = self._context.num_tokens + tokens + budget.reserve - budget.max_tokens
+        if over > 0:
+            raise InvalidInput(
+                f"No room to {what}: {tokens} tokens more are {over} over the budget of "
+                f"{budget.max_tokens} (reserve for the reply: {budget.reserve}). Drop some first."
+            )
+
+    def _check_pins(self, segment_ids: Iterable[int]) -> None:
+        """Pins must leave room for a conversation: half of what a review frees to."""
+        pinned = {entry.id for entry in self._context if entry.pinned} | set(segment_ids)
+        tokens = sum(self._context.count(self._archive.segment(one).segment) for one in pinned)
+        limit = self._context.budget.target_tokens // 2
+        if tokens > limit:
+            raise InvalidInput(
+                f"Pinned segments would take {tokens} tokens; at most {limit} may be pinned. "
+                "Unpin some first."
+            )
+
+    def unpin(self, segment_ids: Sequence[int]) -> None:
+        """Let pinned segments go again when a review wants to."""
+        self._archive.segments(segment_ids)
+        with self._archive.write() as transaction:
+            transaction.set_pinned(segment_ids, False)
+        self._become(self._context.snapshot())
+
+    def undo(self, decision_id: int | None = None) -> Decided:
+        """Take a decision back: the last one of this session, or the one named.
+
+        At once it brings back the identical window. Later it brings back the segments' former
+        state, if the budget holds it.
+
+        Raises:
+            InvalidInput: there is nothing to undo, or it was undone already.
+            UndoBlocked: the former window no longer fits.
+        """
+        row = self._undoable(decision_id)
+        decision, ids = row.decision, row.decision.segment_ids
+        now = self._context.snapshot()
+        if now == row.window_after:
+            after = list(row.window_before)
+        else:
+            after = [r for r in now if r.segment_id not in ids]
+            after += [r for r in row.window_before if r.segment_id in ids]
+            after = [r for r in after if r.segment_id != row.effect.get("summary_id")]
+        self._check_undo(after, row)
+        tokens_before = self._context.num_tokens
+        action: Action = {
+            "drop": "bring_back",
+            "summarize": "bring_back",
+            "bring_back": "drop",
+        }.get(decision.action, decision.action)  # type: ignore[assignment]
+        reverse = Decision(
+            action,
+            ids,
+            "user",
+            reason=f"Undo of decision {row.id} ({decision.action}).",
+            maker="user",
+        )
+        touched = self._archive.segments(ids)
+        with self._archive.write() as transaction:
+            for one, (state, pinned) in row.states_before.items():
+                transaction.set_state([one], state)
+                transaction.set_pinned([one], pinned)
+            if decision.action == "keep":
+                transaction.set_kept_until(ids, 0)
+            if "summary_id" in row.effect:
+                transaction.set_state([row.effect["summary_id"]], "archived")
+            transaction.set_window(self._session.id, self._ordered(after))
+            undo_id = transaction.add_decision(
+                self._session.id,
+                self.turn,
+                reverse,
+                window_before=now,
+                window_after=self._ordered(after),
+                states_before={one.segment.id: (one.state, one.pinned) for one in touched},
+                effect={"tokens_before": tokens_before, "undoes": row.id},
+                cost={},
+            )
+            transaction.mark_undone(row.id, undo_id)
+        self._become(self._ordered(after))
+        return Decided(
+            undo_id,
+            self.turn_key,
+            action,
+            ids,
+            "user",
+            reverse.reason,
+            tokens_before=tokens_before,
+            tokens_after=self._context.num_tokens,
+        )
+
+    def _undoable(self, decision_id: int | None) -> DecisionRow:
+        if decision_id is not None:
+            row = self._archive.decision(decision_id)
+            if row.session_id != self._session.id:
+                raise InvalidInput(f"Decision {decision_id} belongs to another session.")
+            if row.undone_by is not None:
+                raise InvalidInput(f"Decision {decision_id} was undone by {row.undone_by}.")
+            return row
+        for row in self._archive.decisions(session_id=self._session.id, limit=1000):
+            if row.undone_by is None and "undoes" not in row.effect:
+                return row
+        raise InvalidInput("There is no decision to undo.")
+
+    def _check_undo(self, after: Iterable[WindowEntry], row: DecisionRow) -> None:
+        budget = self._context.budget
+        stored = self._archive.segments([entry.segment_id for entry in after])
+        tokens = sum(self._context.count(one.segment) for one in stored)
+        over = tokens - budget.max_tokens
+        if over > 0:
+            raise UndoBlocked(
+                f"Decision {row.id} cannot be undone now: the window would be {tokens} tokens, "
+                f"{over} over the budget of {budget.max_tokens}. Drop {over} tokens first.",
+                tokens_over=over,
+            )
+
+    def forget(self, segment_id: int) -> dict[str, Any]:
+        """Delete a segment from every tier, with what could quote it; a receipt.
+
+        Summaries made of it go with it. The KV of every later segment may have seen it and goes
+        too: it is computed again from text at its next use.
+        """
+        stored = self._archive.segment(segment_id)
+        if stored.segment.kind == "core_block":
+            raise InvalidInput(f"Segment {segment_id} is the system prompt: it always stays.")
+        later = self._archive.session_segments(stored.session_id)
+        summaries = [
+            one.segment.id
+            for one in later
+            if one.segment.kind == "summary" and segment_id in one.segment.parents
+        ]
+        gone = {segment_id, *summaries}
+        kept = [row for row in self._context.snapshot() if row.segment_id not in gone]
+        with self._archive.write() as transaction:
+            transaction.set_window(self._session.id, kept)
+            for one in sorted(gone):
+                transaction.forget(one)
+        dropped_kv = 0
+        if self._kv is not None:
+            for key in tuple(self._kv.usage().states):
+                if isinstance(key, int) and key >= segment_id:
+                    self._kv.forget(key)
+                    dropped_kv += 1
+        self._become(kept)
+        return {"segment": segment_id, "summaries": summaries, "kv_records": dropped_kv}
+
+    def _back(self, segment: Segment) -> WindowEntry:
+        """Where a segment stands when it comes back to stay."""
+        held = self._kv is not None and self._kv.has(segment.id)
+        return WindowEntry(segment.id, segment.place, "kv" if held else "prompt", None)
+
+    def _change(
+        self,
+        before: Iterable[WindowEntry],
+        after: Iterable[WindowEntry],
+        touched: Iterable[StoredSegment],
+        summary: Segment | None,
+    ) -> int:
+        """Tokens by which the window changes."""
+        was = {row.segment_id for row in before}
+        now = {row.segment_id for row in after}
+        change = -sum(self._context[one].num_tokens for one in was - now)
+        by_id = {stored.segment.id: stored.segment for stored in touched}
+        if summary is not None:
+            by_id[summary.id] = summary
+        return change + sum(self._context.count(by_id[one]) for one in now - was)
+
+    def _ordered(self, rows: Iterable[WindowEntry]) -> list[WindowEntry]:
+        core = {entry.id for entry in self._context if entry.segment.kind == "core_block"}
+        return sorted(rows, key=lambda r: (r.segment_id not in core, r.place, r.segment_id))
+
+    def _become(self, window: Iterable[WindowEntry]) -> None:
+        rows = list(window)
+        stored = self._archive.segments([row.segment_id for row in rows])
+        self._context.load(rows, {one.segment.id: one for one in stored})

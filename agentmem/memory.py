@@ -1,0 +1,268 @@
+"""What a user remembers, and every way to act on it.
+
+Memory composes archive, indexes, window and KV tier: `Finder` finds, `Ledger` carries decisions out
+and takes them back, and here are the verbs people and sessions use. It decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentmem.context import Context
+from agentmem.decision import Action, Candidate, Decision
+from agentmem.errors import InvalidInput
+from agentmem.events import Decided
+from agentmem.explain import Explanation, explain
+from agentmem.finder import Finder
+from agentmem.ledger import Ledger, Summarizer
+from agentmem.models.base import Embedder, KVTier
+from agentmem.recall import Recall
+from agentmem.segment import Segment, State
+from agentmem.storage.archive import Archive
+from agentmem.storage.rows import SessionRow, StoredSegment
+from agentmem.storage.text import normalize_text
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A segment a search found.
+
+    Args:
+        segment: the segment.
+        score: higher is nearer.
+        state: where it lives.
+        turn: the turn in which it was said.
+        scores: the two scores it is made of, "vector" (cosine) and "words" (share of the best).
+    """
+
+    segment: Segment
+    score: float
+    state: State
+    turn: int
+    scores: Mapping[str, float]
+
+
+class Memory:
+    """Everything of one user, and the window of one session.
+
+    Args:
+        archive: the truth.
+        session: whose window this is.
+        context: that window.
+        embedder: for meaning; its name is the space the vectors live in.
+        recall: how queries are scored.
+        kv: the model's KV tier, where it has one.
+        summarizer: makes the segment that replaces others; None refuses to summarize.
+    """
+
+    def __init__(
+        self,
+        archive: Archive,
+        session: SessionRow,
+        context: Context,
+        embedder: Embedder,
+        *,
+        recall: Recall | None = None,
+        kv: KVTier | None = None,
+        summarizer: Summarizer | None = None,
+    ) -> None:
+        self.archive = archive
+        self.session = session
+        self.context = context
+        self.recall = recall or Recall()
+        self.kv = kv
+        self.said_tokens = int(session.settings.get("said_tokens", 0))
+        """Tokens of everything said so far: what a dense cache would hold."""
+        self.finder = Finder(archive, embedder, self.recall)
+        self.ledger = Ledger(archive, session, context, kv=kv, summarizer=summarizer)
+
+    @property
+    def turn(self) -> int:
+        """Number of the turn that is being answered, or was last."""
+        return self.ledger.turn
+
+    def search(self, query: str, k: int = 10) -> list[Hit]:
+        """The k segments nearest to a query, best first, wherever they live.
+
+        Raises:
+            InvalidInput: the query is empty or `k` is not in 1..1000.
+        """
+        query = normalize_text(query)
+        if not query.strip():
+            raise InvalidInput("`query` must not be empty.")
+        if not 1 <= k <= 1000:
+            raise InvalidInput(f"`k` must lie in 1..1000: got {k}.")
+        while self.finder.embed_pending():
+            pass
+        ranked = [s for s in self.finder.rank(query) if s.cosine > 0 or s.words > 0][:k]
+        stored = self.archive.segments([scored.segment_id for scored in ranked])
+        return [
+            Hit(
+                one.segment,
+                scored.score,
+                self.state(one),
+                one.turn,
+                {"vector": scored.cosine, "words": scored.words},
+            )
+            for scored, one in zip(ranked, stored, strict=True)
+        ]
+
+    def segment(self, segment_id: int) -> StoredSegment:
+        """One segment with what the archive knows of it.
+
+        Raises:
+            SegmentNotFound: this user has no such segment.
+        """
+        return self.archive.segment(segment_id)
+
+    def turn_segments(self, turn: int) -> list[StoredSegment]:
+        """What was said in a turn of this session, in order; parts of documents left out."""
+        return [
+            stored
+            for stored in self.archive.session_segments(self.session.id)
+            if stored.turn == turn and stored.segment.kind != "document_part"
+        ]
+
+    def state(self, stored: StoredSegment) -> State:
+        """Where a segment lives, the KV tier counted in."""
+        states = self.kv.usage().states if self.kv is not None else {}
+        return _overlay(stored.segment.id, stored.state, states)
+
+    def states(self) -> dict[str, int]:
+        """Segments of this session per state, the KV tier counted in."""
+        counts: dict[str, int] = {
+            state: count for state, count in self.archive.states(self.session.id).items() if count
+        }
+        held = self.kv.usage().states if self.kv is not None else {}
+        for key in (key for key in held if isinstance(key, int)):
+            base: State = "live" if key in self.context else "archived"
+            state = _overlay(key, base, held)
+            if state != base and counts.get(base, 0) > 0:
+                counts[base] -= 1
+                counts[state] = counts.get(state, 0) + 1
+        return {"live": 0, "compressed": 0, "parked": 0, "archived": 0, **counts}
+
+    def candidates(self, vector: NDArray[np.float32] | None = None) -> list[Candidate]:
+        """Every segment of the window with its evidence, in order."""
+        attention = self.kv.attention() if self.kv is not None else {}
+        similarity = {} if vector is None else self.finder.similarity(vector)
+        states = self.kv.usage().states if self.kv is not None else {}
+        return [
+            Candidate(
+                segment=entry.segment,
+                num_tokens=entry.num_tokens,
+                age_turns=max(0, self.turn - entry.stored.turn),
+                idle_turns=max(0, self.turn - max(entry.stored.turn, entry.stored.used_turn)),
+                attention=attention.get(entry.id),
+                recalls=entry.stored.recalls,
+                similarity=similarity.get(entry.id),
+                state=_overlay(entry.id, entry.state, states),
+                pinned=entry.pinned,
+                protected=self._protection(entry.stored, entry.recalled),
+            )
+            for entry in self.context.entries
+        ]
+
+    def _protection(self, stored: StoredSegment, recalled: bool) -> str:
+        if stored.segment.kind == "core_block":
+            return "core"
+        if stored.turn >= self.turn:
+            return "newest turn"
+        if stored.kept_until > self.turn:
+            return "kept"
+        return "recalled" if recalled else ""
+
+    def keep(self, *segment_ids: int) -> Decided:
+        """Do not offer these segments to a review for a while."""
+        return self._by_user("keep", segment_ids)
+
+    def pin(self, *segment_ids: int) -> Decided:
+        """Hold these segments in the window whatever happens."""
+        return self._by_user("pin", segment_ids)
+
+    def drop(self, *segment_ids: int) -> Decided:
+        """Take these segments out of the window; they stay in the archive."""
+        return self._by_user("drop", segment_ids)
+
+    def summarize(self, *segment_ids: int) -> Decided:
+        """Replace these segments in the window by one summary."""
+        return self._by_user("summarize", segment_ids)
+
+    def restore(self, *segment_ids: int) -> Decided:
+        """Bring these segments back to their place in the window."""
+        return self._by_user("bring_back", segment_ids)
+
+    def _by_user(self, action: Action, segment_ids: Sequence[int]) -> Decided:
+        if not segment_ids:
+            raise InvalidInput(f"Name at least one segment to {action.replace('_', ' ')}.")
+        self.archive.segments(segment_ids)
+        known = {candidate.id: candidate for candidate in self.candidates()}
+        return self.ledger.apply(
+            Decision(
+                action,
+                tuple(dict.fromkeys(segment_ids)),
+                "user",
+                reason="The user asked for it.",
+                maker="user",
+                evidence={one: known[one].evidence() for one in segment_ids if one in known},
+            )
+        )
+
+    def unpin(self, *segment_ids: int) -> None:
+        """Let pinned segments go again when a review wants to."""
+        self.ledger.unpin(segment_ids)
+
+    def undo(self, decision_id: int | None = None) -> Decided:
+        """Take back the last decision of this session, or the one named.
+
+        At once it brings back the identical window. Later it brings back the segments' former
+        state, if the budget holds it.
+
+        Raises:
+            InvalidInput: there is nothing to undo, or it was undone already.
+            UndoBlocked: the former window no longer fits.
+        """
+        return self.ledger.undo(decision_id)
+
+    def forget(self, segment_id: int) -> dict[str, Any]:
+        """Delete a segment from every tier, with what could quote it; returns a receipt.
+
+        Summaries made of it go with it. The KV of every later segment may have seen it and goes
+        too: it is computed again from text at its next use.
+        """
+        return self.ledger.forget(segment_id)
+
+    def why(self, segment_id: int) -> Explanation:
+        """The decisions that touched a segment, with their evidence, in words."""
+        stored = self.segment(segment_id)
+        rows = self.archive.decisions(segment_id=segment_id)
+        return explain(stored, self.state(stored), segment_id in self.context, rows)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, tokens and bytes of this session."""
+        usage = self.kv.usage() if self.kv is not None else None
+        return {
+            "session": self.session.name,
+            "turns": self.turn,
+            "window_tokens": self.context.num_tokens,
+            "budget": self.context.budget.max_tokens,
+            "segments": self.states(),
+            "kv_bytes": usage.window_bytes if usage else 0,
+            "kv_bytes_parked_ram": usage.parked_ram_bytes if usage else 0,
+            "kv_bytes_parked_disk": usage.parked_disk_bytes if usage else 0,
+        }
+
+
+def _overlay(segment_id: int, state: State, held: Mapping[int | str, State]) -> State:
+    """The archive's state as the KV tier refines it: a derived tier adds, it never contradicts."""
+    kv_state = held.get(segment_id)
+    if state == "live" and kv_state == "compressed":
+        return "compressed"
+    if state in ("archived", "summarized") and kv_state == "parked":
+        return "parked"
+    return state

@@ -1,0 +1,78 @@
+"""Opening a store: where it lies, and loading the window of a session from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentmem.budget import Budget
+from agentmem.context import Context
+from agentmem.memory import Memory
+from agentmem.models.base import Embedder, estimate_tokens
+from agentmem.models.embed import default_embedder
+from agentmem.prompts import prompt
+from agentmem.segment import Message, Segment, Trust
+from agentmem.storage.archive import Store
+from agentmem.storage.rows import WindowEntry
+from agentmem.storage.text import normalize_text
+
+
+def default_store() -> Path:
+    """Where memory lives unless told otherwise: `$XDG_DATA_HOME/agentmem/agentmem.db`."""
+    from platformdirs import user_data_path
+
+    return user_data_path("agentmem") / "agentmem.db"
+
+
+@contextmanager
+def open_memory(
+    *,
+    store: str | Path | None = None,
+    user: str = "default",
+    session: str = "default",
+    budget: int | Budget = 2048,
+    embedder: Embedder | None = None,
+) -> Iterator[Memory]:
+    """The memory of a user without a model: search, explain, pin, drop, restore, undo.
+
+    Token counts are estimates here; the next turn counts again and reviews what does not fit.
+    """
+    limits = Budget(budget) if isinstance(budget, int) else budget
+    with Store.open(store or default_store(), create=False) as opened:
+        archive = opened.for_user(user)
+        row = archive.session(session, create=False)
+        with archive.lease(row.id):
+            context = Context(limits, estimate_tokens)
+            memory = Memory(archive, row, context, embedder or default_embedder())
+            _load_window(memory)
+            yield memory
+
+
+def _load_window(memory: Memory) -> None:
+    window = memory.archive.window(memory.session.id)
+    stored = memory.archive.segments([row.segment_id for row in window])
+    memory.context.load(window, {one.segment.id: one for one in stored})
+
+
+def open_window(memory: Memory, system_prompt: str | None) -> None:
+    """Load the session's window; a new one, or one with another system prompt, gets its prompt."""
+    _load_window(memory)
+    context = memory.context
+    core = [entry for entry in context if entry.segment.kind == "core_block"]
+    text = normalize_text(system_prompt if system_prompt is not None else prompt("system"))
+    if core and (system_prompt is None or core[0].segment.text == text):
+        context.budget.check(system_tokens=core[0].num_tokens)
+        return
+    segment = Segment(
+        (Message("system", text),), kind="core_block", origin="system", trust=Trust.SYSTEM
+    )
+    context.budget.check(system_tokens=context.count(segment))
+    context.remove(entry.id for entry in core)
+    with memory.archive.write() as transaction:
+        if core:
+            transaction.set_state([entry.id for entry in core], "archived")
+        segment = transaction.add_segment(memory.session.id, 0, segment, searchable=False)
+        rows = [WindowEntry(segment.id, segment.id, "prompt", None), *context.snapshot()]
+        transaction.set_window(memory.session.id, rows)
+    context.put(memory.segment(segment.id))

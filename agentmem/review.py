@@ -1,0 +1,120 @@
+"""Freeing the window: when, by whom, and what happens if it was not enough.
+
+A ladder, each rung of which only adds to the one before: recalled segments leave (they cost nothing
+to bring back), the controller decides, the policy finishes, and where message and reply would still
+not fit the policy may also take what was to be kept for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentmem.controller import Controller
+from agentmem.decision import Candidate, Decision
+from agentmem.errors import InvalidInput
+from agentmem.events import Decided
+from agentmem.memory import Memory
+from agentmem.recollection import Recollection
+
+
+@dataclass(frozen=True)
+class Review:
+    """Keeps a session's window within its budget.
+
+    Args:
+        memory: with the window.
+        controller: decides, its policy finishes.
+        recollection: lets recalled segments go.
+    """
+
+    memory: Memory
+    controller: Controller
+    recollection: Recollection
+
+    def run(self, incoming: int, vector: NDArray[np.float32] | None) -> Iterator[Decided]:
+        """Free the window if it is over the warning line or a message would not fit.
+
+        Args:
+            incoming: tokens of the message that is about to enter.
+            vector: its embedding.
+        """
+        if not self.due(incoming):
+            return
+        memory = self.memory
+        if self.must_free(incoming) > 0:
+            self.recollection.make_room(self.must_free(incoming))
+        if not self.due(incoming):
+            return
+        verdict = self.controller.review(
+            memory.candidates(vector),
+            memory.context.prompt(),
+            window_tokens=memory.context.num_tokens,
+        )
+        cost = {
+            "calls": verdict.calls,
+            "seconds": round(verdict.seconds, 3),
+            "raw": tuple(verdict.raw),
+        }
+        yield from self._apply(verdict.decisions, cost)
+        if self.must_free(incoming) > 0:
+            yield from self._apply(self._last_resort(incoming, vector), {})
+        for refusal in verdict.refusals:
+            decision = Decision(
+                refusal.action, refusal.segment_ids, "controller", tool_call=refusal.tool_call
+            )
+            yield self._refused(decision, refusal.reason)
+
+    def due(self, incoming: int) -> bool:
+        """Whether the window must be reviewed before so many tokens enter."""
+        context = self.memory.context
+        return (
+            context.own_tokens + incoming > context.budget.warn_tokens
+            or self.must_free(incoming) > 0
+        )
+
+    def must_free(self, incoming: int) -> int:
+        """Tokens by which message and reply would not fit."""
+        context = self.memory.context
+        budget = context.budget
+        return context.num_tokens + incoming + budget.reserve - budget.max_tokens
+
+    def _apply(self, decisions: Sequence[Decision], cost: Mapping[str, Any]) -> Iterator[Decided]:
+        """Carry decisions out one by one; one that cannot be is reported and passed over."""
+        for decision in decisions:
+            try:
+                decided = self.memory.ledger.apply(decision, cost)
+            except InvalidInput as error:
+                decided = self._refused(decision, str(error))
+            yield decided
+
+    def _refused(self, decision: Decision, reason: str) -> Decided:
+        tokens = self.memory.context.num_tokens
+        return Decided(
+            0,
+            self.memory.ledger.turn_key,
+            decision.action,
+            decision.segment_ids,
+            decision.source,
+            reason,
+            valid=False,
+            tool_call=decision.tool_call,
+            tokens_before=tokens,
+            tokens_after=tokens,
+        )
+
+    def _last_resort(self, incoming: int, vector: NDArray[np.float32] | None) -> list[Decision]:
+        """Drops until message and reply fit, out of all that is not pinned, core or newest."""
+        budget = self.controller.budget
+        fits = (budget.max_tokens - budget.reserve - incoming) / budget.max_tokens
+        within = replace(budget, free_to=min(max(fits, 1e-9), 0.999), warn_at=1.0)
+        candidates = [_kept_no_more(candidate) for candidate in self.memory.candidates(vector)]
+        return self.controller.policy.decide(candidates, within)
+
+
+def _kept_no_more(candidate: Candidate) -> Candidate:
+    return replace(candidate, protected="") if candidate.protected == "kept" else candidate

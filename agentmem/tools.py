@@ -1,0 +1,224 @@
+"""Functions a model may call. Signature and docstring are the schema; what is described runs.
+
+`ReviewTools` are the four with which the controller acts on the window: a call is checked, turned
+into a `Decision` and answered in words that the model can use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentmem.decision import Action, Candidate, Decision
+from agentmem.errors import InvalidInput
+from agentmem.models.base import Tool
+from agentmem.segment import ToolCall
+
+
+def describe(function: Callable[..., Any]) -> Tool:
+    """The function as a model sees it: its docstring must describe every argument.
+
+    Raises:
+        InvalidInput: it has no docstring or an argument without type.
+    """
+    from langchain_core.utils.function_calling import convert_to_openai_function
+
+    try:
+        schema = convert_to_openai_function(function)
+    except (ValueError, TypeError, NameError) as error:
+        raise InvalidInput(
+            f"`{getattr(function, '__name__', function)}` cannot be a tool: {error} "
+            "Give it typed arguments and a docstring with an Args section."
+        ) from error
+    return Tool(schema["name"], schema["description"], schema["parameters"])
+
+
+def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> str:
+    """Run one call and return its result as text; what the model can fix is the result."""
+    function = functions.get(call.name)
+    if function is None:
+        return f"Error: there is no tool {call.name!r}; there are {', '.join(sorted(functions))}."
+    try:
+        result = function(**call.parsed())
+    except (TypeError, ValueError, LookupError) as error:
+        return f"Error: {error}"
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that did not become a decision, and why."""
+
+    action: Action
+    segment_ids: tuple[int, ...]
+    reason: str
+    tool_call: Mapping[str, Any]
+
+
+class ReviewTools:
+    """The controller's four tools over the segments on offer.
+
+    Args:
+        offered: the segments it may decide on, by id.
+        alternatives: per segment, what the policy would have done, in words.
+        maker: name of the model that calls.
+        max_tokens_freed: once so many tokens are freed, the rest may only be kept or pinned.
+    """
+
+    def __init__(
+        self,
+        offered: Iterable[Candidate],
+        *,
+        alternatives: Mapping[int, str],
+        maker: str,
+        max_tokens_freed: int,
+    ) -> None:
+        self.offered = {candidate.id: candidate for candidate in offered}
+        self.decisions: list[Decision] = []
+        self.refusals: list[Refusal] = []
+        self.tokens_freed = 0
+        self._alternatives = alternatives
+        self._maker = maker
+        self._max_tokens_freed = max_tokens_freed
+        self._call: Mapping[str, Any] = {}
+
+    def keep_segments(self, segment_ids: list[int]) -> str:
+        """Keep segments that are needed in the next turns.
+
+        Args:
+            segment_ids: Ids of the segments to keep.
+        """
+        return self._decide("keep", segment_ids, "The controller expects to need it soon.")
+
+    def summarize_segments(self, segment_ids: list[int]) -> str:
+        """Replace segments by one short summary.
+
+        Args:
+            segment_ids: Ids of the segments to summarize together.
+        """
+        return self._decide("summarize", segment_ids, "The controller wants its gist only.")
+
+    def drop_segments(self, segment_ids: list[int]) -> str:
+        """Take segments out of the window; they stay searchable.
+
+        Args:
+            segment_ids: Ids of the segments to drop.
+        """
+        return self._decide("drop", segment_ids, "The controller does not need it in view.")
+
+    def pin_segment(self, segment_id: int) -> str:
+        """Pin a rule or preference that must always stay in the window.
+
+        Args:
+            segment_id: Id of the segment to pin.
+        """
+        return self._decide("pin", [segment_id], "The controller wants it always in view.")
+
+    @property
+    def functions(self) -> dict[str, Callable[..., str]]:
+        """The tools by name."""
+        return {
+            function.__name__: function
+            for function in (
+                self.drop_segments,
+                self.summarize_segments,
+                self.keep_segments,
+                self.pin_segment,
+            )
+        }
+
+    def schema(self, names: Sequence[str]) -> dict[str, Any]:
+        """JSON Schema of a list of calls to the named tools, over the segments still undecided."""
+        ids = list(self.offered)
+        calls = []
+        for name in names:
+            if name == "pin_segment":
+                arguments: dict[str, Any] = {"segment_id": {"enum": ids}}
+            else:
+                listed = {"type": "array", "items": {"enum": ids}, "maxItems": len(ids)}
+                arguments = {"segment_ids": {**listed, "minItems": 1}}
+            calls.append(
+                {
+                    "type": "object",
+                    "properties": {
+                        "name": {"const": name},
+                        "arguments": {
+                            "type": "object",
+                            "properties": arguments,
+                            "required": list(arguments),
+                            "additionalProperties": False,
+                        },
+                    },
+                    "required": ["name", "arguments"],
+                    "additionalProperties": False,
+                }
+            )
+        return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": 4}
+
+    def call(self, call: ToolCall) -> str:
+        """Run one call of the model and remember it as the decisions' origin."""
+        try:
+            arguments = call.parsed()
+        except ValueError as error:
+            return f"Error: {error}"
+        self._call = {"name": call.name, "arguments": arguments}
+        return run(call, self.functions)
+
+    def _decide(self, action: Action, segment_ids: object, reason: str) -> str:
+        ids = _ids(segment_ids)
+        unknown = [one for one in ids if one not in self.offered]
+        chosen = [self.offered[one] for one in ids if one in self.offered]
+        if action == "summarize":
+            again = [candidate for candidate in chosen if candidate.segment.kind == "summary"]
+            self._refuse(action, [candidate.id for candidate in again], "already a summary")
+            chosen = [candidate for candidate in chosen if candidate not in again]
+        if unknown:
+            self._refuse(action, unknown, "not on offer")
+        if action in ("drop", "summarize"):
+            allowed: list[Candidate] = []
+            for candidate in chosen:
+                if self.tokens_freed >= self._max_tokens_freed:
+                    self._refuse(action, [candidate.id], "enough tokens are freed already")
+                else:
+                    self.tokens_freed += candidate.num_tokens
+                    allowed.append(candidate)
+            chosen = allowed
+        groups = [chosen] if action == "summarize" else [[candidate] for candidate in chosen]
+        for group in filter(None, groups):
+            self.decisions.append(
+                Decision(
+                    action,
+                    tuple(candidate.id for candidate in group),
+                    "controller",
+                    reason=reason,
+                    maker=self._maker,
+                    evidence={candidate.id: candidate.evidence() for candidate in group},
+                    alternative="; ".join(
+                        self._alternatives.get(candidate.id, "the policy would have kept it")
+                        for candidate in group
+                    ),
+                    tool_call=self._call,
+                )
+            )
+        for candidate in chosen:
+            del self.offered[candidate.id]
+        if unknown:
+            return f"Error: not on offer: {unknown}; on offer: {list(self.offered)}."
+        return "ok"
+
+    def _refuse(self, action: Action, ids: Sequence[int], reason: str) -> None:
+        if ids:
+            self.refusals.append(Refusal(action, tuple(ids), reason, self._call))
+
+
+def _ids(value: object) -> list[int]:
+    """Distinct integers in the order given.
+
+    Raises:
+        ValueError: it is not a list of integers.
+    """
+    if not isinstance(value, list) or not all(type(one) is int for one in value):
+        raise ValueError(f"`segment_ids` must be a list of integers: got {value!r:.80}.")
+    return list(dict.fromkeys(value))
