@@ -25,6 +25,11 @@ def describe(function: Callable[..., Any]) -> Tool:
     """
     from langchain_core.utils.function_calling import convert_to_openai_function
 
+    if not function.__doc__:
+        raise InvalidInput(
+            f"`{getattr(function, '__name__', function)}` cannot be a tool without a docstring: "
+            "it is what the model reads."
+        )
     try:
         schema = convert_to_openai_function(function)
     except (ValueError, TypeError, NameError) as error:
