@@ -31,6 +31,7 @@ PROJECT_FILE = "agentmem.toml"
 KVFormat = Literal["q8", "dense"]
 ControllerName = Literal["llm", "policy", "off"]
 RecallVia = Literal["kv", "text", "off"]
+EmbedderName = Literal["minilm", "hash"]
 
 
 def data_dir() -> Path:
@@ -70,7 +71,7 @@ class Settings(BaseSettings):
     user: str = Field("default", min_length=1)
     session: str = Field("default", min_length=1)
     model: str = Field("local", min_length=1)
-    embedder: str | None = None
+    embedder: EmbedderName = "minilm"
     base_url: str | None = None
     budget: int = Field(2048, gt=0)
     kv: KVFormat = "q8"
@@ -119,8 +120,11 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, *files)
 
     def agent_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for `Agent`; what was not set keeps the agent's own default."""
-        return {name: value for name, value in self if value is not None}
+        """Keyword arguments for `Agent`; what was not set keeps the agent's own default.
+
+        `embedder` is a name here and an object there: whoever opens the agent makes it.
+        """
+        return {name: value for name, value in self if value is not None and name != "embedder"}
 
 
 def load_settings(**flags: Any) -> Settings:

@@ -1,0 +1,1 @@
+"""The `agentmem` command: one short file per group of commands."""

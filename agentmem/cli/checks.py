@@ -1,0 +1,240 @@
+"""What `agentmem doctor` looks at: each check says what is wrong and the one command to mend it.
+
+A check never raises for what it finds. Only what is broken fails; what could be better warns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from agentmem.errors import AgentmemError, ModelError, StoreError
+
+if TYPE_CHECKING:
+    from agentmem.config import Settings
+
+Status = Literal["ok", "warn", "fail"]
+LOW_DISK_BYTES = 2**30
+FULL_DISK_BYTES = 32 * 2**20
+ENDPOINT_SECONDS = 5.0
+LOCK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One row: what was looked at, how it is, and what to do about it.
+
+    Args:
+        exit_code: what the command exits with if this failed: 4 model, 5 store, 1 other.
+    """
+
+    name: str
+    status: Status
+    message: str
+    fix: str = ""
+    exit_code: int = 1
+
+
+def check_python() -> Iterator[Check]:
+    """The interpreter."""
+    yield Check("python", "ok", f"{platform.python_version()} on {platform.machine()}")
+
+
+def check_torch() -> Iterator[Check]:
+    """Torch imports, and what it computes on."""
+    try:
+        torch = importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        yield Check("torch", "fail", f"cannot be imported: {error}", "pip install 'torch>=2.9,<3'")
+        return
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "CPU"
+    yield Check(
+        "torch", "ok", f"{torch.__version__} on {device}, {torch.get_num_threads()} threads"
+    )
+
+
+def check_faiss() -> Iterator[Check]:
+    """FAISS imports, and only one of its wheels is installed: they share a folder."""
+    wheels = [
+        f"{distribution.name} {distribution.version}"
+        for distribution in metadata.distributions()
+        if (distribution.name or "").lower().replace("_", "-").startswith("faiss-")
+    ]
+    try:
+        version = importlib.import_module("faiss").__version__
+    except (ImportError, OSError) as error:
+        yield Check("faiss", "fail", f"cannot be imported: {error}", "pip install faiss-cpu")
+        return
+    if len(set(wheels)) > 1:
+        yield Check(
+            "faiss",
+            "warn",
+            f"{' and '.join(sorted(set(wheels)))} are both installed and overwrite each other",
+            "pip uninstall -y faiss-cpu faiss-gpu && pip install faiss-cpu",
+        )
+    else:
+        yield Check("faiss", "ok", version)
+
+
+def check_store(path: Path, user: str) -> Iterator[Check]:
+    """The store opens, can be written and is whole; one that does not exist yet is fine."""
+    from agentmem import Store
+
+    if not path.exists():
+        yield Check("store", "ok", f"none yet at {path}")
+        return
+    try:
+        with Store.open(path, create=False, lock_seconds=LOCK_SECONDS) as store:
+            with store.for_user(user).write():
+                pass  # takes the write lock, which reading does not
+            findings = store.check()
+    except StoreError as error:
+        yield Check("store", "fail", str(error), _store_fix(error, path), error.exit_code)
+        return
+    yield Check("store", "ok", str(path))
+    for finding in findings:
+        title = f"store {finding.name}"
+        yield Check(title, finding.status, finding.message, finding.fix, StoreError.exit_code)
+
+
+def _store_fix(error: StoreError, path: Path) -> str:
+    fixes = {
+        "StoreLocked": f"fuser -v {path}.lock",
+        "SchemaNewer": "git pull && make setup",
+        "StoreCorrupt": f"mv {path} {path}.damaged",
+        "StoreReadOnly": f"chmod u+w {path} {path.parent}",
+        "StoreFull": f"df -h {path.parent}",
+    }
+    return fixes.get(error.code, f"ls -la {path}")
+
+
+def check_model_files() -> Iterator[Check]:
+    """The embedded models are there, whole and unchanged."""
+    from agentmem.models.setup import EMBEDDED, models_home, verify
+
+    for name, model in EMBEDDED.items():
+        title = f"files of {name}"
+        try:
+            verify(name, full=True)
+        except ModelError as error:
+            missing = error.code == "ModelNotFound"
+            fix = "agentmem setup" if missing else "agentmem setup --force"
+            yield Check(title, "fail", str(error), fix, error.exit_code)
+        else:
+            yield Check(title, "ok", f"{model.title} in {models_home() / name}")
+
+
+def check_model(settings: Settings) -> Iterator[Check]:
+    """The model loads, its template is understood, and whether it has a KV tier or why not."""
+    from agentmem import Agent
+
+    title = f"model {settings.model}"
+    with tempfile.TemporaryDirectory(prefix="agentmem-doctor-") as folder:
+        arguments = settings.agent_arguments() | {"store": Path(folder) / "doctor.db"}
+        try:
+            with Agent(**arguments) as agent:
+                reply = agent.chat("Say ok.")
+                notes = agent.describe_model()
+        except AgentmemError as error:
+            yield Check(title, "fail", str(error), _model_fix(error), error.exit_code)
+            return
+    yield Check(title, "ok", f"answers ({reply.usage.completion_tokens} tokens)")
+    for name, message in notes.items():
+        yield Check(name, "ok", message)
+
+
+def _model_fix(error: AgentmemError) -> str:
+    fixes = {
+        "ModelNotFound": "agentmem setup",
+        "ModelCorrupt": "agentmem setup --force",
+        "ModelUnavailable": "agentmem doctor --model local",
+        "Unsupported": "agentmem chat --model local",
+        "BudgetTooSmall": "agentmem chat --budget 2048",
+    }
+    return fixes.get(error.code, "")
+
+
+def check_folders() -> Iterator[Check]:
+    """Data, cache, settings and state folders can be written."""
+    from agentmem import config
+
+    for name, folder in [
+        ("data folder", config.data_dir()),
+        ("cache folder", config.cache_dir()),
+        ("settings folder", config.config_dir()),
+        ("state folder", config.state_dir()),
+    ]:
+        yield check_folder(name, folder)
+
+
+def check_folder(name: str, folder: Path) -> Check:
+    """The folder, or the nearest one above it that exists, takes a file."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        fix = f"sudo chown -R $USER {existing}"
+        if not existing.is_dir():
+            fix = f"mv {existing} {existing}.old"
+        reason = f"{folder} cannot be written: {existing}: {error.strerror}"
+        return Check(name, "fail", reason, fix, exit_code=5 if name == "data folder" else 1)
+    return Check(name, "ok", str(folder))
+
+
+def check_disk(folder: Path) -> Iterator[Check]:
+    """There is room for more."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    message = f"{free / 1e9:.1f} GB free at {folder}"
+    fix = f"du -sh {folder}/* | sort -h"
+    if free < FULL_DISK_BYTES:
+        yield Check("disk", "fail", message, fix, exit_code=5)
+    elif free < LOW_DISK_BYTES:
+        yield Check("disk", "warn", message, fix)
+    else:
+        yield Check("disk", "ok", message)
+
+
+def check_endpoint(base_url: str | None) -> Iterator[Check]:
+    """The server answers anything at all; only asked where there is one in the settings."""
+    if base_url is None:
+        return
+    url = base_url.rstrip("/") + "/models"
+    try:
+        with urllib.request.urlopen(url, timeout=ENDPOINT_SECONDS) as answer:
+            yield Check("endpoint", "ok", f"{url} answers {answer.status}")
+    except urllib.error.HTTPError as error:
+        error.close()
+        needs_key = error.code in (401, 403)
+        fix = "export OPENAI_API_KEY=..." if needs_key else f"curl -i {url}"
+        yield Check("endpoint", "warn", f"{url} answers {error.code}", fix)
+    except (OSError, ValueError) as error:
+        yield Check("endpoint", "fail", f"{url} does not answer: {error}", f"curl -i {url}", 4)
+
+
+def run_checks(settings: Settings, store: Path) -> Iterator[Check]:
+    """Every check in order; the model that the settings name is loaded last."""
+    yield from check_python()
+    yield from check_torch()
+    yield from check_faiss()
+    yield from check_folders()
+    yield from check_disk(store.parent)
+    yield from check_store(store, settings.user)
+    files = list(check_model_files())
+    yield from files
+    yield from check_endpoint(settings.base_url)
+    if settings.model != "local" or all(check.status == "ok" for check in files):
+        yield from check_model(settings)

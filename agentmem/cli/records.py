@@ -1,0 +1,82 @@
+"""What commands write with `--json`: rows of the memory as JSON objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentmem import DecisionRow, Hit, SessionRow, StoredSegment, TurnRow
+
+
+def hit_json(hit: Hit) -> dict[str, Any]:
+    """A search's hit as a JSON object."""
+    return {
+        "type": "hit",
+        "id": hit.segment.id,
+        "score": round(hit.score, 4),
+        "scores": {name: round(score, 4) for name, score in hit.scores.items()},
+        "state": hit.state,
+        "turn": hit.turn,
+        "origin": hit.segment.origin,
+        "text": hit.segment.text,
+    }
+
+
+def segment_json(stored: StoredSegment) -> dict[str, Any]:
+    """A segment as a JSON object."""
+    segment = stored.segment
+    return {
+        "type": "segment",
+        "id": segment.id,
+        "turn": stored.turn,
+        "kind": segment.kind,
+        "origin": segment.origin,
+        "trust": segment.trust.name.lower(),
+        "state": stored.state,
+        "pinned": stored.pinned,
+        "recalls": stored.recalls,
+        "created": segment.created,
+        "parents": list(segment.parents),
+        "content_hash": segment.content_hash,
+        "messages": [message.to_dict() for message in segment.messages],
+        "text": segment.text,
+    }
+
+
+def decision_json(row: DecisionRow) -> dict[str, Any]:
+    """A decision on record as a JSON object."""
+    decision = row.decision
+    return {
+        "type": "decision",
+        "id": row.id,
+        "turn": row.turn,
+        "action": decision.action,
+        "segments": list(decision.segment_ids),
+        "source": decision.source,
+        "maker": decision.maker,
+        "reason": decision.reason,
+        "alternative": decision.alternative,
+        "evidence": {str(key): dict(value) for key, value in decision.evidence.items()},
+        "tool_call": None if decision.tool_call is None else dict(decision.tool_call),
+        "effect": dict(row.effect),
+        "cost": dict(row.cost),
+        "undone_by": row.undone_by,
+        "created": row.created,
+    }
+
+
+def session_json(row: SessionRow) -> dict[str, Any]:
+    """A session as a JSON object."""
+    return {"type": "session", "session": row.name, "turns": row.num_turns, "created": row.created}
+
+
+def turn_json(row: TurnRow) -> dict[str, Any]:
+    """A turn as a JSON object."""
+    return {
+        "type": "turn",
+        "number": row.number,
+        "turn": row.key,
+        "status": row.status,
+        "text": row.text,
+        "reply": None if row.reply is None else dict(row.reply),
+    }
