@@ -37,18 +37,26 @@ if TYPE_CHECKING:
     from agentmem.policies.base import SegmentPolicy as SegmentPolicy
     from agentmem.segment import Message as Message
     from agentmem.segment import Segment as Segment
+    from agentmem.storage.archive import Archive as Archive
+    from agentmem.storage.rows import DecisionRow as DecisionRow
+    from agentmem.storage.rows import SessionRow as SessionRow
+    from agentmem.storage.rows import StoredSegment as StoredSegment
+    from agentmem.storage.rows import TurnRow as TurnRow
+    from agentmem.storage.store import Store as Store
 
 __version__ = "0.1.0"
 
 _HOME = {
     "Agent": "agent",
     "AgentmemError": "errors",
+    "Archive": "storage.archive",
     "Budget": "budget",
     "Candidate": "decision",
     "ChatModel": "models.base",
     "Context": "context",
     "Decided": "events",
     "Decision": "decision",
+    "DecisionRow": "storage.rows",
     "Embedder": "models.base",
     "Explanation": "explain",
     "Hit": "memory",
@@ -59,8 +67,12 @@ _HOME = {
     "ScriptedModel": "models.scripted",
     "Segment": "segment",
     "SegmentPolicy": "policies.base",
+    "SessionRow": "storage.rows",
     "SessionStarted": "events",
+    "Store": "storage.store",
+    "StoredSegment": "storage.rows",
     "Token": "events",
+    "TurnRow": "storage.rows",
     "Usage": "events",
     "open_memory": "opening",
 }
@@ -68,12 +80,14 @@ _HOME = {
 __all__ = [
     "Agent",
     "AgentmemError",
+    "Archive",
     "Budget",
     "Candidate",
     "ChatModel",
     "Context",
     "Decided",
     "Decision",
+    "DecisionRow",
     "Embedder",
     "Explanation",
     "Hit",
@@ -84,8 +98,12 @@ __all__ = [
     "ScriptedModel",
     "Segment",
     "SegmentPolicy",
+    "SessionRow",
     "SessionStarted",
+    "Store",
+    "StoredSegment",
     "Token",
+    "TurnRow",
     "Usage",
     "open_memory",
 ]

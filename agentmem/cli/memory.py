@@ -197,7 +197,9 @@ def _decide(
 
     with options.open_memory(store, user, session) as memory:
         decided = getattr(memory, action)(*ids)
-    if as_json:
+    if decided is None:  # unpinning is no decision: nothing moves
+        render.write_facts(action, {"segments": ids}, as_json=as_json)
+    elif as_json:
         render.write_json(decided.to_dict())
     else:
         render.stdout_console().print(render.safe(render.decided_text(decided)))
