@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import threading
 from collections import Counter
@@ -26,17 +27,20 @@ from agentmem.models.setup import model_dir
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+logger = logging.getLogger(__name__)
+
 WINDOW_PIECES = 256
 """Word pieces the model reads at once, the two that frame them included: as in its training."""
 MAX_WINDOWS = 32
 """A longer text is represented by so many windows, evenly spread."""
+_loading = threading.Lock()
 
 
 class MiniLMEmbedder(Embedder):
     """A BERT-like sentence embedder: masked mean pooling, then unit length.
 
     A text longer than a window is the mean of its windows, each weighted by its pieces. Weights are
-    loaded at the first call; torch's number of threads is left alone.
+    loaded at the first call, once in a process; torch's number of threads is left alone.
 
     Args:
         path: a folder with config.json, model.safetensors and tokenizer.json.
@@ -52,24 +56,21 @@ class MiniLMEmbedder(Embedder):
             if not (self.path / name).is_file():
                 raise ModelNotFound(f"An embedder's folder must hold {name}: {self.path} does not.")
         self.dim = int(json.loads((self.path / "config.json").read_text("utf-8"))["hidden_size"])
-        self.name = f"{self.path.name}:{weights_hash(self.path)[:12]}:{self.dim}"
+        self.name = f"minilm:{weights_hash(self.path)[:12]}:{self.dim}"
         self._batch_size = batch_size
-        self._lock = threading.Lock()
-        self._loaded: tuple[Any, Any] | None = None
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of shape (len(texts), dim), float32, unit length."""
         vectors = np.zeros((len(texts), self.dim), np.float32)
         if not texts:
             return vectors
-        model, tokenizer = self._load()
+        model, tokenizer = _loaded(self.path)
         # Half of a surrogate pair is no text for a tokenizer.
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        encoded = tokenizer(clean, add_special_tokens=False, truncation=False, verbose=False)
         windows = [
             (row, window)
-            for row, pieces in enumerate(encoded["input_ids"])
-            for window in _windows(pieces, WINDOW_PIECES - 2)
+            for row, pieces in enumerate(tokenizer.encode_batch(clean, add_special_tokens=False))
+            for window in _windows(pieces.ids, WINDOW_PIECES - 2)
         ]
         # Texts of one length share a forward, so that little of it is padding.
         windows.sort(key=lambda one: len(one[1]))
@@ -85,10 +86,11 @@ class MiniLMEmbedder(Embedder):
         import torch
 
         longest = max(map(len, windows)) + 2
-        ids = torch.full((len(windows), longest), tokenizer.pad_token_id)
+        opens, closes, pad = map(tokenizer.token_to_id, ("[CLS]", "[SEP]", "[PAD]"))
+        ids = torch.full((len(windows), longest), pad)
         mask = torch.zeros_like(ids)
         for row, window in enumerate(windows):
-            framed = [tokenizer.cls_token_id, *window, tokenizer.sep_token_id]
+            framed = [opens, *window, closes]
             ids[row, : len(framed)] = torch.tensor(framed)
             mask[row, : len(framed)] = 1
         with torch.inference_mode():
@@ -96,29 +98,6 @@ class MiniLMEmbedder(Embedder):
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         pooled: NDArray[np.float32] = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
         return pooled
-
-    def _load(self) -> tuple[Any, Any]:
-        with self._lock:
-            if self._loaded is None:
-                import torch
-                from safetensors import SafetensorError
-                from transformers import AutoModel, AutoTokenizer
-
-                from agentmem.models.quiet import quiet_libraries
-
-                try:
-                    with quiet_libraries():
-                        model = AutoModel.from_pretrained(
-                            self.path, dtype=torch.float32, local_files_only=True
-                        )
-                        tokenizer = AutoTokenizer.from_pretrained(self.path, local_files_only=True)
-                except (OSError, SafetensorError, ValueError) as error:
-                    raise ModelCorrupt(
-                        f"Cannot load the embedder in {self.path}: {error}. "
-                        "`agentmem setup --force` fetches it again."
-                    ) from error
-                self._loaded = (model.eval(), tokenizer)
-            return self._loaded
 
 
 class HashEmbedder(Embedder):
@@ -149,13 +128,46 @@ class HashEmbedder(Embedder):
         return _unit(vectors)
 
 
-def default_embedder() -> MiniLMEmbedder:
-    """The embedded embedder.
+def default_embedder() -> Embedder:
+    """The embedded embedder; hashed words where it has not been set up.
 
     Raises:
-        ModelNotFound: `agentmem setup` has not run.
+        ModelCorrupt: its files are damaged.
     """
-    return MiniLMEmbedder(model_dir("minilm"))
+    try:
+        return MiniLMEmbedder(model_dir("minilm"))
+    except ModelNotFound as error:
+        logger.info("%s Until then texts are compared by their words.", error)
+        return HashEmbedder()
+
+
+def _loaded(path: Path) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder, shared by all that embed with it."""
+    # Without the lock, two threads would both load the weights.
+    with _loading:
+        return _load(path)
+
+
+@lru_cache(maxsize=2)
+def _load(path: Path) -> tuple[Any, Any]:
+    import torch
+    from safetensors import SafetensorError
+    from tokenizers import Tokenizer
+    from transformers import AutoModel
+
+    from agentmem.models.quiet import quiet_libraries
+
+    try:
+        with quiet_libraries():
+            model = AutoModel.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+        tokenizer = Tokenizer.from_str((path / "tokenizer.json").read_text("utf-8"))
+    except (OSError, SafetensorError, ValueError) as error:
+        raise ModelCorrupt(
+            f"Cannot load the embedder in {path}: {error}. `agentmem setup --force` fetches it again."
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return model.eval(), tokenizer
 
 
 def _windows(pieces: list[int], size: int) -> Iterator[list[int]]:

@@ -1,0 +1,257 @@
+"""Any LangChain chat model as a `ChatModel`.
+
+Adds what providers leave open: one deadline for a whole call, tries that end, replies that are
+whole or an error, JSON by a forced tool call. Knows no provider by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+
+from agentmem.errors import BudgetExceeded, InvalidInput, ModelUnavailable
+from agentmem.models.base import (
+    Capabilities,
+    ChatModel,
+    Delta,
+    Options,
+    Part,
+    Tool,
+)
+from agentmem.models.endpoint import (
+    CallFailed,
+    Cancelled,
+    DeadlinePassed,
+    Failure,
+    explain,
+    read_until,
+    sleep_until,
+    wait_before,
+)
+from agentmem.models.json_answer import ANSWER_TOOL, answer_tool, as_json, instruction
+from agentmem.models.langchain_messages import to_langchain
+from agentmem.models.langchain_reply import StreamedReply
+from agentmem.segment import Message
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 4
+_REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "unexpected", "not allowed")
+
+
+class LangChainModel(ChatModel):
+    """Asks a LangChain chat model, streaming.
+
+    A parameter the provider refuses (`temperature`, tools, ...) is left out from then on.
+
+    Args:
+        chat_model: the model; its own retries should be off.
+        name: shown in errors and logs; by default the model's.
+        seconds: of a whole call, tries and waits included.
+        first_wait_seconds: before the second try; doubled each time, unless the server says.
+        bytes_per_token: of UTF-8 text, to count tokens with: low counts high.
+        context_tokens: what the model can attend to; by default what its profile says.
+        alternates_roles: join neighbours of one role (see `to_langchain`).
+        caches_prefix: the provider is cheaper for an unchanged beginning.
+        reports_finish: every whole stream tells why it ended, so one that does not was cut.
+        arguments: passed with every call.
+        interrupt: closes the connections of running calls.
+    """
+
+    def __init__(
+        self,
+        chat_model: BaseChatModel,
+        *,
+        name: str | None = None,
+        seconds: float = 120.0,
+        first_wait_seconds: float = 1.0,
+        bytes_per_token: float = 3.0,
+        context_tokens: int | None = None,
+        alternates_roles: bool = True,
+        caches_prefix: bool = True,
+        reports_finish: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        interrupt: Callable[[], None] = lambda: None,
+    ) -> None:
+        if seconds <= 0 or bytes_per_token <= 0:
+            raise InvalidInput(
+                "`seconds` and `bytes_per_token` must be above 0: "
+                f"got {seconds} and {bytes_per_token}."
+            )
+        self.chat_model = chat_model
+        self.name = name or _name_of(chat_model)
+        self.seconds = seconds
+        profile: Mapping[str, Any] = chat_model.profile or {}
+        self.capabilities = Capabilities(
+            calls_tools=type(chat_model).bind_tools is not BaseChatModel.bind_tools,
+            alternates_roles=alternates_roles,
+            caches_prefix=caches_prefix,
+            context_tokens=context_tokens or int(profile.get("max_input_tokens") or 0),
+        )
+        self._first_wait_seconds = first_wait_seconds
+        self._bytes_per_token = bytes_per_token
+        self._reports_finish = reports_finish
+        self._arguments = dict(arguments or {})
+        self._interrupt = interrupt
+        self._refused: set[str] = set()
+
+    def count_tokens(self, part: Part) -> int:
+        """Tokens of the part by its bytes: providers tell their own count only afterwards."""
+        nbytes = sum(
+            len(message.content.encode("utf-8", "replace"))
+            + sum(len((call.name + call.arguments).encode("utf-8", "replace")) + 8
+                  for call in message.tool_calls)
+            for message in part.messages
+        )  # fmt: skip
+        return -int(-nbytes // self._bytes_per_token) + 6 * len(part.messages)
+
+    def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
+        """Stream the reply; a request with a JSON schema yields its value at the end.
+
+        Raises:
+            BudgetExceeded: the prompt is longer than `options.max_tokens`.
+            ModelUnavailable: the endpoint failed for good, was too slow, or broke off.
+        """
+        num_prompt = sum(map(self.count_tokens, prompt))
+        if options.max_tokens and num_prompt > options.max_tokens:
+            raise BudgetExceeded(
+                f"The prompt has {num_prompt} tokens: at most {options.max_tokens} are allowed."
+            )
+        messages = [message for part in prompt for message in part.messages]
+        reply = StreamedReply(options, num_prompt)
+        try:
+            for chunk in self._chunks(messages, options, time.monotonic() + self.seconds):
+                if (text := reply.take(chunk)) and options.json_schema is None:
+                    yield Delta(text)
+                if reply.is_over:
+                    break
+        except Cancelled:
+            reply.finish_reason = "interrupted"
+        except DeadlinePassed as error:
+            raise ModelUnavailable(
+                f"{self.name} did not finish its reply within {self.seconds:g} s."
+            ) from error
+        if self._reports_finish and reply.is_cut:
+            raise ModelUnavailable(f"The stream from {self.name} broke off before its end.")
+        completion = reply.completion()
+        if options.json_schema is not None:
+            completion = as_json(completion, options.json_schema)
+            rest = completion.text
+        else:
+            rest = completion.text[reply.num_shown :]
+        if rest:
+            yield Delta(rest)
+        yield Delta(completion=completion)
+
+    def _chunks(
+        self, messages: list[Message], options: Options, deadline: float
+    ) -> Iterator[AIMessage]:
+        """The reply's messages as they arrive, after as many tries as it takes."""
+        attempt = 1
+        while True:
+            has_begun = False
+            ask = self._call(messages, options)
+            try:
+                for chunk in read_until(
+                    deadline, ask, cancelled=options.cancelled, interrupt=self._interrupt
+                ):
+                    has_begun = has_begun or bool(chunk.text or chunk.tool_calls)
+                    yield chunk
+                return
+            except CallFailed as failed:
+                failure = explain(failed.error)
+                if isinstance(failed.error, KeyboardInterrupt | SystemExit):
+                    raise failed.error from None
+                if not has_begun and self._leave_out(failure):
+                    continue
+                if has_begun or not failure.may_pass or attempt == MAX_TRIES:
+                    raise self._unavailable(failure, has_begun) from failed.error
+                wait = wait_before(attempt, failure, self._first_wait_seconds)
+                logger.info("%s: try %d failed, waiting %.1f s", self.name, attempt, wait)
+                try:
+                    sleep_until(deadline, wait, options.cancelled)
+                except DeadlinePassed:
+                    raise self._unavailable(failure, has_begun) from failed.error
+                attempt += 1
+
+    def _unavailable(self, failure: Failure, has_begun: bool) -> ModelUnavailable:
+        status = f" (status {failure.status})" if failure.status else ""
+        happened = "broke off" if has_begun else "failed"
+        return ModelUnavailable(f"{self.name} {happened}{status}: {failure.text}")
+
+    def _call(self, messages: list[Message], options: Options) -> Callable[[], Iterator[AIMessage]]:
+        """A function that starts the call and returns its stream."""
+        arguments = {
+            name: value
+            for name, value in {**self._arguments, **_sampling(options)}.items()
+            if name not in self._refused
+        }
+        stop = list(options.stop) if options.stop and "stop" not in self._refused else None
+        tools = (
+            [_schema_of(tool) for tool in options.tools] if self.capabilities.calls_tools else []
+        )
+        choice: dict[str, Any] = {}
+        if options.json_schema is not None and self.capabilities.calls_tools:
+            tools = [_schema_of(answer_tool(options.json_schema))]
+            if "tool_choice" not in self._refused:
+                choice["tool_choice"] = ANSWER_TOOL
+        elif options.json_schema is not None:
+            messages = [*messages, Message("user", instruction(options.json_schema))]
+        sent = to_langchain(messages, alternates_roles=self.capabilities.alternates_roles)
+        if tools:
+            bound = self.chat_model.bind_tools(tools, **choice)
+            return lambda: bound.stream(sent, stop=stop, **arguments)
+        return lambda: self.chat_model.stream(sent, stop=stop, **arguments)
+
+    def _leave_out(self, failure: Failure) -> bool:
+        """Whether the server refused a parameter, which is now left out."""
+        text = failure.text.lower()
+        if failure.status not in (None, 400, 404, 422) or not any(one in text for one in _REFUSALS):
+            return False
+        names = [*self._arguments, "max_tokens", "temperature", "top_p", "seed", "stop"]
+        for name in ["tool_choice", *names]:
+            spelled = "stream_options" if name == "stream_usage" else name
+            if name not in self._refused and spelled in text.replace("max_completion_", "max_"):
+                logger.info("%s refuses %s: left out from now on", self.name, name)
+                self._refused.add(name)
+                return True
+        if "tool" in text and self.capabilities.calls_tools:
+            logger.info("%s refuses tools: left out from now on", self.name)
+            self.capabilities = replace(self.capabilities, calls_tools=False)
+            return True
+        return False
+
+
+def _name_of(chat_model: BaseChatModel) -> str:
+    for attribute in ("model_name", "model"):
+        if isinstance(name := getattr(chat_model, attribute, None), str) and name:
+            return name
+    return chat_model._llm_type
+
+
+def _sampling(options: Options) -> dict[str, Any]:
+    """The parameters most providers call by these names; what is at its default is not sent."""
+    sent: dict[str, Any] = {
+        "temperature": options.temperature,
+        "max_tokens": options.max_new_tokens,
+    }
+    if options.top_p < 1:
+        sent["top_p"] = options.top_p
+    if options.temperature > 0:
+        sent["seed"] = options.seed
+    return sent
+
+
+def _schema_of(tool: Tool) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return {"type": "function", "function": function}

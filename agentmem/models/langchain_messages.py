@@ -1,0 +1,150 @@
+"""Messages to LangChain's and back, in an order that every provider takes.
+
+Providers differ in what they refuse: a system message in the middle, two messages of one role in a
+row, a tool result without its call. What is made here has none of these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.messages.tool import tool_call
+
+from agentmem.segment import Message, ToolCall
+
+NO_RESULT = "(no result)"
+EARLIER = "(Earlier messages are not shown.)"
+
+
+def to_langchain(
+    messages: Iterable[Message], *, alternates_roles: bool = True
+) -> list[BaseMessage]:
+    """Messages as LangChain's.
+
+    System messages at the beginning become one; later ones are the user's words. Every tool call
+    is followed by one result; a result without a call is told as text.
+
+    Args:
+        alternates_roles: user and assistant take turns, the user first: neighbours are joined.
+    """
+    messages = list(messages)
+    system: list[str] = []
+    while messages and messages[0].role == "system":
+        system.append(messages.pop(0).content)
+    converted: list[BaseMessage] = []
+    index = 0
+    while index < len(messages):
+        message = messages[index]
+        index += 1
+        if message.role == "assistant":
+            results: list[Message] = []
+            while message.tool_calls and index < len(messages) and messages[index].role == "tool":
+                results.append(messages[index])
+                index += 1
+            converted += _exchange(message, results)
+        elif message.role == "tool":
+            converted.append(_orphan(message))
+        elif message.content:
+            converted.append(HumanMessage(message.content))
+    if alternates_roles:
+        converted = _alternating(converted)
+    return [SystemMessage("\n\n".join(filter(None, system))), *converted] if system else converted
+
+
+def _exchange(message: Message, results: Sequence[Message]) -> list[BaseMessage]:
+    """An assistant's message, the results of its calls in their order, and results of none."""
+    if not message.tool_calls:
+        return [AIMessage(message.content)] if message.content else []
+    calls = [
+        call if call.id else ToolCall(f"call_{number}", call.name, call.arguments)
+        for number, call in enumerate(message.tool_calls)
+    ]
+    # A result without an id answers the call in its place.
+    by_id = {
+        result.tool_call_id or (calls[place].id if place < len(calls) else ""): result
+        for place, result in enumerate(results)
+    }
+    answers: list[BaseMessage] = []
+    for call in calls:
+        result = by_id.pop(call.id, None)
+        content = NO_RESULT if result is None else result.content or NO_RESULT
+        answers.append(ToolMessage(content, tool_call_id=call.id, name=call.name))
+    orphans = [_orphan(result) for result in by_id.values()]
+    return [
+        AIMessage(message.content, tool_calls=[_call(one) for one in calls]),
+        *answers,
+        *orphans,
+    ]
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    try:
+        arguments = call.parsed()
+    except ValueError:
+        # The provider takes objects only; the model shall still see what it wrote.
+        arguments = {"arguments": call.arguments}
+    return dict(tool_call(name=call.name, args=arguments, id=call.id))
+
+
+def _orphan(message: Message) -> BaseMessage:
+    return HumanMessage(f"[Result of a tool call]\n{message.content or NO_RESULT}")
+
+
+def _alternating(messages: list[BaseMessage]) -> list[BaseMessage]:
+    joined: list[BaseMessage] = []
+    for message in messages:
+        before = joined[-1] if joined else None
+        if before is not None and _can_join(before, message):
+            joined[-1] = type(before)(f"{before.content}\n\n{message.content}")
+        else:
+            joined.append(message)
+    if joined and not isinstance(joined[0], HumanMessage):
+        joined.insert(0, HumanMessage(EARLIER))
+    return joined
+
+
+def _can_join(first: BaseMessage, second: BaseMessage) -> bool:
+    if isinstance(first, AIMessage) and isinstance(second, AIMessage):
+        return not first.tool_calls and not second.tool_calls
+    return isinstance(first, HumanMessage) and isinstance(second, HumanMessage)
+
+
+def tool_calls_of(message: AIMessage) -> tuple[ToolCall, ...]:
+    """The calls of a reply, arguments as the model wrote them: cut short, they stay cut short.
+
+    (LangChain completes a JSON text that was cut off, which turns `[12` into `[1]`.)
+    """
+    if isinstance(message, AIMessageChunk) and message.tool_call_chunks:
+        calls = [
+            (chunk.get("id"), chunk.get("name"), chunk.get("args"))
+            for chunk in message.tool_call_chunks
+        ]
+    else:
+        calls = [
+            (call["id"], call["name"], json.dumps(call["args"], ensure_ascii=False))
+            for call in message.tool_calls
+        ]
+        calls += [(call["id"], call["name"], call["args"]) for call in message.invalid_tool_calls]
+    return tuple(
+        ToolCall(id or f"call_{number}", name or "", arguments or "{}")
+        for number, (id, name, arguments) in enumerate(calls)
+    )
+
+
+def thought_of(message: AIMessage) -> str:
+    """What the model thought before it answered, where the provider tells."""
+    thoughts = [str(message.additional_kwargs.get("reasoning_content") or "")]
+    if isinstance(message.content, list):
+        for block in message.content:
+            if isinstance(block, dict) and block.get("type") in ("thinking", "reasoning"):
+                thoughts.append(str(block.get("thinking") or block.get("reasoning") or ""))
+    return "".join(thoughts)
