@@ -1,0 +1,138 @@
+"""The decision log in SQL: what was decided, on what evidence, to what effect, undone by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from agentmem.decision import Decision
+from agentmem.errors import InvalidInput
+from agentmem.segment import State
+from agentmem.storage import encoding
+from agentmem.storage.rows import DecisionRow, WindowEntry
+from agentmem.storage.schema import AnyRow, AnySelect, decided, decisions, sessions
+
+
+def add(
+    connection: Connection,
+    session_id: int,
+    turn: int,
+    decision: Decision,
+    *,
+    window_before: Sequence[WindowEntry],
+    window_after: Sequence[WindowEntry],
+    states_before: Mapping[int, tuple[State, bool]],
+    effect: Mapping[str, Any],
+    cost: Mapping[str, Any],
+    now: float,
+) -> int:
+    """Put a decision on record; it is filed under its segments and under the summary it made."""
+    key = connection.execute(
+        insert(decisions).values(
+            session_id=session_id,
+            turn=turn,
+            decision=encoding.decision_to_json(decision),
+            window_before=encoding.window_to_json(window_before),
+            window_after=encoding.window_to_json(window_after),
+            states_before=encoding.states_to_json(states_before),
+            effect=encoding.dump(effect, "The effect of a decision"),
+            cost=encoding.dump(cost, "The cost of a decision"),
+            created=now,
+        )
+    ).inserted_primary_key
+    assert key is not None
+    decision_id = int(key[0])
+    touched = {int(segment_id) for segment_id in decision.segment_ids}
+    if isinstance(summary_id := effect.get("summary_id"), int):
+        touched.add(summary_id)
+    rows = [{"decision_id": decision_id, "segment_id": each} for each in sorted(touched)]
+    connection.execute(insert(decided), rows)
+    return decision_id
+
+
+def _select(user_id: int) -> AnySelect:
+    return (
+        select(decisions)
+        .join(sessions, sessions.c.id == decisions.c.session_id)
+        .where(sessions.c.user_id == user_id)
+    )
+
+
+def _of_segment(segment_id: int) -> Any:
+    filed = select(decided.c.decision_id).where(decided.c.segment_id == segment_id)
+    return decisions.c.id.in_(filed)
+
+
+def _row(row: AnyRow) -> DecisionRow:
+    return DecisionRow(
+        id=row.id,
+        session_id=row.session_id,
+        turn=row.turn,
+        decision=encoding.decision_from_json(row.decision),
+        window_before=encoding.window_from_json(row.window_before),
+        window_after=encoding.window_from_json(row.window_after),
+        states_before=encoding.states_from_json(row.states_before),
+        effect=encoding.load(row.effect, "The effect of a decision"),
+        cost=encoding.load(row.cost, "The cost of a decision"),
+        undone_by=row.undone_by,
+        created=row.created,
+    )
+
+
+def load(connection: Connection, user_id: int, decision_id: int) -> DecisionRow:
+    """One decision of this user.
+
+    Raises:
+        InvalidInput: there is none with this id.
+    """
+    row = connection.execute(_select(user_id).where(decisions.c.id == decision_id)).first()
+    if row is None:
+        raise InvalidInput(f"No decision {decision_id}. `decisions()` lists them.")
+    return _row(row)
+
+
+def newest(
+    connection: Connection,
+    user_id: int,
+    *,
+    session_id: int | None,
+    segment_id: int | None,
+    limit: int,
+) -> list[DecisionRow]:
+    """A user's decisions, newest first; of one session or about one segment if asked."""
+    query = _select(user_id)
+    if session_id is not None:
+        query = query.where(decisions.c.session_id == session_id)
+    if segment_id is not None:
+        query = query.where(_of_segment(segment_id))
+    query = query.order_by(decisions.c.id.desc()).limit(max(0, limit))
+    return [_row(row) for row in connection.execute(query)]
+
+
+def mark_undone(connection: Connection, user_id: int, decision_id: int, by: int) -> None:
+    """Note which decision reverted this one.
+
+    Raises:
+        InvalidInput: either is not this user's, or it was undone before.
+    """
+    load(connection, user_id, by)
+    undone_by = load(connection, user_id, decision_id).undone_by
+    if undone_by is not None:
+        raise InvalidInput(f"Decision {decision_id} was undone by {undone_by} already.")
+    connection.execute(update(decisions).where(decisions.c.id == decision_id).values(undone_by=by))
+
+
+def scrub(connection: Connection, user_id: int, segment_id: int) -> None:
+    """Take the words out of all decisions about a forgotten segment; ids and numbers stay."""
+    for row in connection.execute(_select(user_id).where(_of_segment(segment_id))).all():
+        old = encoding.decision_from_json(row.decision)
+        evidence = {key: encoding.without_text(value) for key, value in old.evidence.items()}
+        bare = Decision(old.action, old.segment_ids, old.source, maker=old.maker, evidence=evidence)
+        effect = encoding.without_text(encoding.load(row.effect, "The effect of a decision"))
+        values = {
+            "decision": encoding.decision_to_json(bare),
+            "effect": encoding.dump(effect, "The effect of a decision"),
+        }
+        connection.execute(update(decisions).where(decisions.c.id == row.id).values(values))

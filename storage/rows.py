@@ -1,0 +1,134 @@
+"""What the archive hands out: frozen values, one for each kind of row. They know nothing of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from agentmem.decision import Decision
+from agentmem.segment import Segment, State
+
+TurnStatus = Literal["unanswered", "answered"]
+WindowVia = Literal["prompt", "kv", "text"]
+ChangeOp = Literal["add", "embed", "state", "forget"]
+FindingStatus = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One conversation of a user; `created` in seconds since the epoch."""
+
+    id: int
+    name: str
+    created: float
+    num_turns: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRow:
+    """One turn: what the user said, and the reply once there is one.
+
+    Args:
+        number: 1, 2, 3, ... within the session.
+        key: what the caller calls the turn; unique within the session.
+        text: what the user said; empty once it was forgotten.
+        reply: what was answered, as the caller stored it; None while `status` is "unanswered".
+    """
+
+    id: int
+    session_id: int
+    number: int
+    key: str
+    status: TurnStatus
+    text: str
+    reply: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """A segment and what the archive knows of it.
+
+    Args:
+        session_id: the session it was said in.
+        turn: the number of the turn it was said in.
+        state: where it lives.
+        pinned: whether it may not be dropped or summarized.
+        kept_until: the turn up to which it is not offered for review again; 0 where never kept.
+        recalls: how often it was found again.
+        used_turn: the turn in which it was last recalled; 0 where never.
+        searchable: whether word and vector search may find it.
+    """
+
+    segment: Segment
+    session_id: int
+    turn: int
+    state: State = "live"
+    pinned: bool = False
+    kept_until: int = 0
+    recalls: int = 0
+    used_turn: int = 0
+    searchable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class WindowEntry:
+    """One segment in the window of a session.
+
+    Args:
+        place: where it stands in time order.
+        via: "prompt" where it was said, "kv" or "text" for how recall brought it back.
+        until_turn: a recalled segment leaves after this turn; None stays.
+    """
+
+    segment_id: int
+    place: int
+    via: WindowVia = "prompt"
+    until_turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """One decision on record, with all that `why` and `undo` need.
+
+    Args:
+        turn: the number of the turn it was made in.
+        window_before: the window it was made on; `window_after` is what it left.
+        states_before: per segment id, the state and whether it was pinned.
+        effect: what it did (tokens before and after, `summary_id` of the summary it made).
+        cost: what it cost (tokens, calls, seconds).
+        undone_by: the decision that reverted it; None while it stands.
+        created: seconds since the epoch.
+    """
+
+    id: int
+    session_id: int
+    turn: int
+    decision: Decision
+    window_before: tuple[WindowEntry, ...] = ()
+    window_after: tuple[WindowEntry, ...] = ()
+    states_before: Mapping[int, tuple[State, bool]] = field(default_factory=dict)
+    effect: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    undone_by: int | None = None
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One entry of the change log, which derived tiers follow; `sn` is the order of commits."""
+
+    sn: int
+    op: ChangeOp
+    segment_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found, and what to do about it (`fix` is empty where all is well)."""
+
+    name: str
+    status: FindingStatus
+    message: str
+    fix: str = ""

@@ -1,0 +1,278 @@
+"""Segments in SQL: their messages, lineage and state. The content hash is checked at every read."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from agentmem.errors import InvalidInput
+from agentmem.segment import Message, Segment, State, ToolCall, Trust
+from agentmem.storage import encoding, faults
+from agentmem.storage.ids import as_ids, not_found, portions
+from agentmem.storage.rows import StoredSegment
+from agentmem.storage.schema import AnyRow, AnySelect, lineage, messages, segments, windows
+from agentmem.storage.text import check_text
+
+FORGOTTEN: State = "forgotten"
+
+
+def select_segments(user_id: int) -> AnySelect:
+    """All of a user's segments that are not forgotten."""
+    return select(segments).where(segments.c.user_id == user_id, segments.c.state != FORGOTTEN)
+
+
+def add(
+    connection: Connection,
+    user_id: int,
+    session_id: int,
+    turn: int,
+    segment: Segment,
+    *,
+    searchable: bool,
+    state: State,
+    now: float,
+) -> Segment:
+    """Append a segment and return it with its id; one without a time is stamped with `now`."""
+    _check(segment, turn, state)
+    owned = _owned(connection, user_id, segment.parents, forgotten_too=True)
+    for parent in segment.parents:
+        if parent not in owned:
+            raise not_found(parent)
+    created = float(segment.created or now)
+    key = connection.execute(
+        insert(segments).values(
+            user_id=user_id,
+            session_id=session_id,
+            turn=turn,
+            kind=segment.kind,
+            origin=segment.origin,
+            trust=int(segment.trust),
+            created=created,
+            content_hash=segment.content_hash,
+            state=state,
+            pinned=0,
+            kept_until=0,
+            recalls=0,
+            used_turn=0,
+            searchable=int(searchable),
+        )
+    ).inserted_primary_key
+    assert key is not None
+    segment_id = int(key[0])
+    rows = [
+        {"segment_id": segment_id, "ordinal": ordinal, **_message_values(message)}
+        for ordinal, message in enumerate(segment.messages)
+    ]
+    connection.execute(insert(messages), rows)
+    if segment.parents:
+        links = [
+            {"child_id": segment_id, "ordinal": ordinal, "parent_id": parent}
+            for ordinal, parent in enumerate(segment.parents)
+        ]
+        connection.execute(insert(lineage), links)
+    return dataclasses.replace(segment, id=segment_id, created=created)
+
+
+def _check(segment: Segment, turn: int, state: State) -> None:
+    if segment.id:
+        raise InvalidInput(f"A new segment must have no id: got {segment.id}.")
+    if turn < 0:
+        raise InvalidInput(f"`turn` must not be negative: got {turn}.")
+    if state == FORGOTTEN:
+        raise InvalidInput("A new segment cannot be forgotten: use another state.")
+    if not math.isfinite(segment.created):
+        raise InvalidInput(f"`created` must be seconds since the epoch: got {segment.created}.")
+
+
+def _message_values(message: Message) -> dict[str, Any]:
+    calls = message.to_dict().get("tool_calls")
+    return {
+        "role": message.role,
+        "content": check_text(message.content, "The text of a message"),
+        "tool_calls": None if calls is None else encoding.dump(calls, "Tool calls"),
+        "tool_call_id": message.tool_call_id,
+    }
+
+
+def load(connection: Connection, user_id: int, ids: Sequence[int]) -> list[StoredSegment]:
+    """Segments in the order asked.
+
+    Raises:
+        SegmentNotFound: one of them is not this user's, or was forgotten.
+        StoreCorrupt: one of them is not what was stored.
+    """
+    found: dict[int, StoredSegment] = {}
+    wanted = as_ids(ids)
+    for portion in portions(sorted(set(wanted))):
+        rows = connection.execute(select_segments(user_id).where(segments.c.id.in_(portion)))
+        found.update((stored.segment.id, stored) for stored in assemble(connection, rows.all()))
+    for segment_id in wanted:
+        if segment_id not in found:
+            raise not_found(segment_id)
+    return [found[segment_id] for segment_id in wanted]
+
+
+def of_session(
+    connection: Connection, user_id: int, session_id: int, *, after: int, limit: int
+) -> list[StoredSegment]:
+    """Up to `limit` segments of a session with ids above `after`, by id."""
+    query = (
+        select_segments(user_id)
+        .where(segments.c.session_id == session_id, segments.c.id > after)
+        .order_by(segments.c.id)
+        .limit(limit)
+    )
+    return assemble(connection, connection.execute(query).all())
+
+
+def assemble(connection: Connection, rows: Sequence[AnyRow]) -> list[StoredSegment]:
+    """Segments from their rows, with messages and parents read and the hash checked."""
+    ids = [row.id for row in rows]
+    said: dict[int, list[Message]] = defaultdict(list)
+    parents: dict[int, list[int]] = defaultdict(list)
+    for portion in portions(ids):
+        texts = (
+            select(messages)
+            .where(messages.c.segment_id.in_(portion))
+            .order_by(messages.c.segment_id, messages.c.ordinal)
+        )
+        for text in connection.execute(texts):
+            said[text.segment_id].append(_message(text))
+        links = (
+            select(lineage.c.child_id, lineage.c.parent_id)
+            .where(lineage.c.child_id.in_(portion))
+            .order_by(lineage.c.child_id, lineage.c.ordinal)
+        )
+        for child, parent in connection.execute(links):
+            parents[child].append(parent)
+    return [_stored(connection, row, said[row.id], parents[row.id]) for row in rows]
+
+
+def _message(row: AnyRow) -> Message:
+    calls: list[dict[str, str]] = []
+    if row.tool_calls is not None:
+        calls = encoding.load(row.tool_calls, f"A tool call of segment {row.segment_id}")
+    return Message(
+        row.role,
+        row.content,
+        tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in calls),
+        row.tool_call_id,
+    )
+
+
+def _stored(
+    connection: Connection, row: AnyRow, said: list[Message], parents: list[int]
+) -> StoredSegment:
+    segment = None
+    if said and row.trust in Trust.__members__.values():
+        segment = Segment(
+            tuple(said), row.kind, row.origin, Trust(row.trust), row.created, tuple(parents), row.id
+        )
+    if segment is None or segment.content_hash != row.content_hash:
+        reason = f"segment {row.id} is not what was stored (its content hash differs)"
+        raise faults.corrupt(faults.path_of(connection), reason)
+    return StoredSegment(
+        segment,
+        row.session_id,
+        row.turn,
+        cast(State, row.state),
+        bool(row.pinned),
+        row.kept_until,
+        row.recalls,
+        row.used_turn,
+        bool(row.searchable),
+    )
+
+
+def _owned(
+    connection: Connection, user_id: int, ids: Sequence[int], *, forgotten_too: bool = False
+) -> set[int]:
+    owned: set[int] = set()
+    for portion in portions(as_ids(ids)):
+        query = select(segments.c.id).where(
+            segments.c.user_id == user_id, segments.c.id.in_(portion)
+        )
+        if not forgotten_too:
+            query = query.where(segments.c.state != FORGOTTEN)
+        owned.update(connection.execute(query).scalars())
+    return owned
+
+
+def check_owner(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
+    """The ids as plain ints, if all of them are this user's and not forgotten.
+
+    Raises:
+        SegmentNotFound: naming the first that is not.
+    """
+    wanted = as_ids(ids)
+    owned = _owned(connection, user_id, wanted)
+    for segment_id in wanted:
+        if segment_id not in owned:
+            raise not_found(segment_id)
+    return wanted
+
+
+def change(
+    connection: Connection, user_id: int, ids: Sequence[int], values: Mapping[str, Any]
+) -> list[int]:
+    """Set columns of segments; all of them must be this user's. Returns the ids."""
+    wanted = check_owner(connection, user_id, ids)
+    for portion in portions(wanted):
+        connection.execute(update(segments).where(segments.c.id.in_(portion)).values(dict(values)))
+    return wanted
+
+
+def add_recalls(connection: Connection, user_id: int, ids: Sequence[int], turn: int) -> None:
+    """Count one recall of each segment, in this turn."""
+    change(connection, user_id, ids, {"recalls": segments.c.recalls + 1, "used_turn": turn})
+
+
+def count_states(connection: Connection, user_id: int, session_id: int) -> dict[State, int]:
+    """Segments of a session per state, the forgotten included; states without any are left out."""
+    query = (
+        select(segments.c.state, func.count())
+        .where(segments.c.user_id == user_id, segments.c.session_id == session_id)
+        .group_by(segments.c.state)
+    )
+    return {cast(State, state): count for state, count in connection.execute(query)}
+
+
+def ids_of_session(connection: Connection, user_id: int, session_id: int) -> list[int]:
+    """Ids of a session's segments that are not forgotten."""
+    query = select_segments(user_id).with_only_columns(segments.c.id)
+    rows = connection.execute(query.where(segments.c.session_id == session_id))
+    return list(rows.scalars())
+
+
+def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
+    """Ids of what was made directly from these segments (summaries, parts), by id."""
+    found: set[int] = set()
+    mine = select_segments(user_id).with_only_columns(segments.c.id)
+    for portion in portions(as_ids(ids)):
+        query = select(lineage.c.child_id).where(
+            lineage.c.parent_id.in_(portion), lineage.c.child_id.in_(mine)
+        )
+        found.update(connection.execute(query).scalars())
+    return sorted(found)
+
+
+def forget(connection: Connection, segment_id: int) -> None:
+    """Delete a segment's text and place; what stays says only that there was one."""
+    connection.execute(delete(messages).where(messages.c.segment_id == segment_id))
+    connection.execute(delete(windows).where(windows.c.segment_id == segment_id))
+    connection.execute(
+        update(segments)
+        .where(segments.c.id == segment_id)
+        .values(state=FORGOTTEN, content_hash="", pinned=0, searchable=0)
+    )
+
+
+def last_id(connection: Connection, user_id: int) -> int:
+    """The newest segment's id, forgotten or not; 0 where the user has none."""
+    query = select(func.max(segments.c.id)).where(segments.c.user_id == user_id)
+    return connection.execute(query).scalar() or 0

@@ -1,0 +1,224 @@
+"""One change of a user's memory: everything in it is stored, or nothing is.
+
+Never hold one open across a call of a model or an embedder: it keeps every other writer waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection
+
+from agentmem.decision import Decision
+from agentmem.errors import InvalidInput
+from agentmem.segment import Segment, State
+from agentmem.storage import (
+    changes,
+    decisions,
+    embeddings,
+    segments,
+    sessions,
+    windows,
+    word_rows,
+)
+from agentmem.storage.rows import ChangeOp, TurnRow, WindowEntry
+from agentmem.storage.text import check_name, check_text
+
+
+class Transaction:
+    """What may be done inside `Archive.write()`.
+
+    Segments and sessions of other users raise what those that do not exist raise: `SegmentNotFound`
+    and `InvalidInput`. An error that leaves the block undoes all of it.
+    """
+
+    def __init__(
+        self, connection: Connection, user_id: int, user: str, clock: Callable[[], float]
+    ) -> None:
+        self._connection = connection
+        self._user_id = user_id
+        self._user = user
+        self._clock = clock
+
+    def session(self, name: str) -> int:
+        """The id of the session of this name, made where there is none."""
+        check_name(name, "A session's name")
+        if self._user_id == sessions.NO_USER:
+            self._user_id = sessions.add_user(self._connection, self._user)
+        found = sessions.find(self._connection, self._user_id, name)
+        if found is None:
+            found = sessions.add(self._connection, self._user_id, name, self._clock())
+        return found.id
+
+    def set_session_settings(self, session_id: int, settings: Mapping[str, Any]) -> None:
+        """Replace the settings of a session; plain JSON."""
+        self._check_session(session_id)
+        sessions.set_settings(self._connection, session_id, settings)
+
+    def remove_session(self, session_id: int) -> int:
+        """Delete a session and everything in it; how many segments that was."""
+        self._check_session(session_id)
+        ids = segments.ids_of_session(self._connection, self._user_id, session_id)
+        sessions.remove(self._connection, session_id)
+        changes.append(self._connection, self._user_id, "forget", ids)
+        return len(ids)
+
+    def add_turn(self, session_id: int, key: str | None, text: str) -> TurnRow:
+        """Append a turn, unanswered; its number is one more than the last.
+
+        Args:
+            key: what the caller calls it; None for its number.
+            text: what the user said.
+
+        Raises:
+            InvalidInput: the session has a turn with this key.
+        """
+        self._check_session(session_id)
+        check_text(text, "The text of a turn")
+        if key is not None:
+            check_name(key, "A turn's key")
+        return sessions.add_turn(self._connection, session_id, key, text, self._clock())
+
+    def answer_turn(self, turn_id: int, reply: Mapping[str, Any]) -> None:
+        """Store the reply of an unanswered turn; plain JSON."""
+        sessions.answer_turn(self._connection, self._user_id, turn_id, reply)
+
+    def add_segment(
+        self,
+        session_id: int,
+        turn: int,
+        segment: Segment,
+        *,
+        searchable: bool = True,
+        state: State = "live",
+    ) -> Segment:
+        """Append a segment and return it with its id.
+
+        Args:
+            turn: the number of the turn it was said in; 0 before the first.
+            segment: with id 0; one whose `created` is 0 is stamped with the archive's clock.
+            searchable: whether word and vector search may find it.
+
+        Raises:
+            SegmentNotFound: a parent is not this user's.
+            InvalidInput: it has an id, or text the store cannot keep as it is.
+        """
+        self._check_session(session_id)
+        stored = segments.add(
+            self._connection,
+            self._user_id,
+            session_id,
+            turn,
+            segment,
+            searchable=searchable,
+            state=state,
+            now=self._clock(),
+        )
+        if searchable:
+            word_rows.add(self._connection, stored)
+        self._log("add", [stored.id])
+        return stored
+
+    def set_state(self, ids: Iterable[int], state: State) -> None:
+        """Move segments to another state; only `forget` makes one forgotten."""
+        if state == segments.FORGOTTEN:
+            raise InvalidInput("A segment is forgotten by `forget`, which deletes its text.")
+        self._log("state", self._change(ids, {"state": state}))
+
+    def set_pinned(self, ids: Iterable[int], pinned: bool) -> None:
+        """Pin or unpin segments."""
+        self._change(ids, {"pinned": int(pinned)})
+
+    def set_kept_until(self, ids: Iterable[int], turn: int) -> None:
+        """Do not offer segments for review again up to this turn."""
+        self._change(ids, {"kept_until": turn})
+
+    def add_recalls(self, ids: Iterable[int], turn: int) -> None:
+        """Count that segments were found again, in this turn."""
+        segments.add_recalls(self._connection, self._user_id, list(ids), turn)
+
+    def set_window(self, session_id: int, entries: Sequence[WindowEntry]) -> None:
+        """Make these entries, in this order, the window of a session."""
+        self._check_session(session_id)
+        ids = [entry.segment_id for entry in entries]
+        segments.check_owner(self._connection, self._user_id, ids)
+        windows.replace(self._connection, session_id, entries)
+
+    def add_decision(
+        self,
+        session_id: int,
+        turn: int,
+        decision: Decision,
+        *,
+        window_before: Sequence[WindowEntry],
+        window_after: Sequence[WindowEntry],
+        states_before: Mapping[int, tuple[State, bool]],
+        effect: Mapping[str, Any],
+        cost: Mapping[str, Any],
+    ) -> int:
+        """Put a decision on record and return its id.
+
+        It is found again by each of its segments, and by `effect["summary_id"]` if that is there.
+        """
+        self._check_session(session_id)
+        return decisions.add(
+            self._connection,
+            session_id,
+            turn,
+            decision,
+            window_before=window_before,
+            window_after=window_after,
+            states_before=states_before,
+            effect=effect,
+            cost=cost,
+            now=self._clock(),
+        )
+
+    def mark_undone(self, decision_id: int, by: int) -> None:
+        """Note that the decision `by` reverted this one."""
+        decisions.mark_undone(self._connection, self._user_id, decision_id, by)
+
+    def add_embedding(self, space: str, segment_id: int, vector: NDArray[np.float32]) -> None:
+        """Store the vector of a segment: float32, shape (dim,), finite, not zero.
+
+        Raises:
+            InvalidInput: the vector is none of that.
+            StoreError: the space has another dimension.
+        """
+        (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
+        embeddings.add(self._connection, space, segment_id, vector)
+        self._log("embed", [segment_id])
+
+    def forget(self, segment_id: int) -> None:
+        """Delete a segment's text, words and vectors for good; its id stays, forgotten.
+
+        Words of it are taken out of its turn and of decisions about it. Segments made from it or
+        quoting it are the caller's to find (`Archive.children`) and forget.
+        """
+        found = segments.load(self._connection, self._user_id, [segment_id])[0]
+        segment = found.segment
+        texts = [(message.role, message.content) for message in segment.messages if message.content]
+        sessions.scrub_turn(
+            self._connection,
+            found.session_id,
+            found.turn,
+            said=[content for role, content in texts if role == "user"],
+            answered=[content for role, content in texts if role == "assistant"],
+        )
+        decisions.scrub(self._connection, self._user_id, segment.id)
+        word_rows.remove(self._connection, segment.id)
+        embeddings.remove(self._connection, segment.id)
+        segments.forget(self._connection, segment.id)
+        self._log("forget", [segment.id])
+
+    def _check_session(self, session_id: int) -> None:
+        sessions.check_owner(self._connection, self._user_id, session_id)
+
+    def _change(self, ids: Iterable[int], values: Mapping[str, Any]) -> list[int]:
+        return segments.change(self._connection, self._user_id, list(ids), values)
+
+    def _log(self, op: ChangeOp, ids: Iterable[int]) -> None:
+        changes.append(self._connection, self._user_id, op, ids)

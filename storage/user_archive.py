@@ -1,0 +1,264 @@
+"""Everything of one user: what was said, what is in each window, what was decided.
+
+Reads are snapshots: each method fetches its rows and lets go. Writes go through `write()`. No
+method takes a user: the archive is the only way to one user's rows, and to no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agentmem.errors import InvalidInput
+from agentmem.segment import State
+from agentmem.storage import changes, decisions, embeddings, segments, sessions, windows, word_rows
+from agentmem.storage.database import Database
+from agentmem.storage.lease import Lease
+from agentmem.storage.rows import (
+    Change,
+    DecisionRow,
+    SessionRow,
+    StoredSegment,
+    TurnRow,
+    WindowEntry,
+)
+from agentmem.storage.text import check_name
+from agentmem.storage.transaction import Transaction
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from sqlalchemy import Connection
+
+_PAGE = 500
+
+
+class Archive:
+    """One user's sessions, turns, segments, windows, decisions and vectors.
+
+    Args:
+        database: the open store.
+        user: whose; any text of 1 to 1024 characters, compared exactly.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, database: Database, user: str, clock: Callable[[], float]) -> None:
+        self.user = check_name(user, "A user's name")
+        self._database = database
+        self._clock = clock
+        self._known_id = sessions.NO_USER
+        self._embedded_up_to: dict[str, int] = {}
+
+    @contextmanager
+    def _read(self) -> Iterator[tuple[Connection, int]]:
+        with self._database.read() as connection:
+            yield connection, self._user_id(connection)
+
+    def _user_id(self, connection: Connection) -> int:
+        if self._known_id == sessions.NO_USER:
+            self._known_id = sessions.user_id(connection, self.user)
+        return self._known_id
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """One transaction: committed whole when the block ends, undone whole when it raises.
+
+        Raises:
+            StoreLocked: another process held the write lock for too long.
+            StoreFull, StoreReadOnly: nothing of the block was stored.
+        """
+        with self._database.write() as connection:
+            yield Transaction(connection, self._user_id(connection), self.user, self._clock)
+
+    # Sessions and turns.
+
+    def session(self, name: str, *, create: bool = True) -> SessionRow:
+        """A session by name.
+
+        Raises:
+            InvalidInput: there is none and `create` is False.
+        """
+        check_name(name, "A session's name")
+        with self._read() as (connection, user_id):
+            found = sessions.find(connection, user_id, name)
+        if found is None and create:
+            with self.write() as transaction:
+                transaction.session(name)
+            with self._read() as (connection, user_id):
+                found = sessions.find(connection, user_id, name)
+        if found is None:
+            raise InvalidInput(f"No session {name!r}. `sessions()` lists them.")
+        return found
+
+    def sessions(self) -> list[SessionRow]:
+        """All sessions, oldest first."""
+        with self._read() as (connection, user_id):
+            return sessions.all_of(connection, user_id)
+
+    def remove_session(self, name: str) -> int:
+        """Delete a session with everything in it, and return how many segments that was.
+
+        Raises:
+            InvalidInput: there is none of this name.
+            SessionBusy: somebody is using it.
+        """
+        session_id = self.session(name, create=False).id
+        with self.lease(session_id), self.write() as transaction:
+            return transaction.remove_session(session_id)
+
+    def lease(self, session_id: int) -> Lease:
+        """Take a session for one sender, until `close()` or the end of the process.
+
+        Raises:
+            SessionBusy: another sender, of this process or another, has it.
+        """
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+        return Lease.take(self._database, session_id, self._clock())
+
+    def turn(self, session_id: int, key: str) -> TurnRow | None:
+        """A turn of a session by its key; None where there is none."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            return sessions.turn(connection, session_id, check_name(key, "A turn's key"))
+
+    def last_turn(self, session_id: int) -> TurnRow | None:
+        """The newest turn of a session; None before the first."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            return sessions.last_turn(connection, session_id)
+
+    # Segments and windows.
+
+    def segment(self, segment_id: int) -> StoredSegment:
+        """One segment by id.
+
+        Raises:
+            SegmentNotFound: this user has none with this id, or it was forgotten.
+        """
+        return self.segments([segment_id])[0]
+
+    def segments(self, ids: Iterable[int]) -> list[StoredSegment]:
+        """Segments by id, in the order asked.
+
+        Raises:
+            SegmentNotFound: one of them is missing.
+        """
+        with self._read() as (connection, user_id):
+            return segments.load(connection, user_id, list(ids))
+
+    def session_segments(self, session_id: int) -> list[StoredSegment]:
+        """All segments of a session, by id."""
+        return [stored for page in self.session_pages(session_id) for stored in page]
+
+    def session_pages(
+        self, session_id: int, page_size: int = _PAGE
+    ) -> Iterator[list[StoredSegment]]:
+        """The segments of a session by id, in pages; no snapshot is held between them."""
+        last_id = 0
+        while True:
+            with self._read() as (connection, user_id):
+                page = segments.of_session(
+                    connection, user_id, session_id, after=last_id, limit=page_size
+                )
+            if not page:
+                return
+            yield page
+            last_id = page[-1].segment.id
+
+    def children(self, ids: Iterable[int]) -> list[int]:
+        """Ids of what was made directly from these segments, by id."""
+        with self._read() as (connection, user_id):
+            return segments.children(connection, user_id, list(ids))
+
+    def states(self, session_id: int) -> dict[State, int]:
+        """How many segments of a session are in each state; states without any are left out."""
+        with self._read() as (connection, user_id):
+            return segments.count_states(connection, user_id, session_id)
+
+    def window(self, session_id: int) -> list[WindowEntry]:
+        """The window of a session, in order."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            return windows.load(connection, session_id)
+
+    # Decisions.
+
+    def decisions(
+        self,
+        *,
+        session_id: int | None = None,
+        segment_id: int | None = None,
+        limit: int = 100,
+    ) -> list[DecisionRow]:
+        """The newest decisions, newest first; of one session or about one segment if asked."""
+        with self._read() as (connection, user_id):
+            return decisions.newest(
+                connection, user_id, session_id=session_id, segment_id=segment_id, limit=limit
+            )
+
+    def decision(self, decision_id: int) -> DecisionRow:
+        """One decision by id.
+
+        Raises:
+            InvalidInput: this user has none with this id.
+        """
+        with self._read() as (connection, user_id):
+            return decisions.load(connection, user_id, decision_id)
+
+    # What derived tiers read.
+
+    def changes(self, after: int) -> list[Change]:
+        """What changed after `after`, oldest first."""
+        with self._read() as (connection, user_id):
+            return changes.after(connection, user_id, after)
+
+    def last_change(self) -> int:
+        """The newest change's `sn`; 0 before the first. Read it before the rows it covers."""
+        with self._read() as (connection, user_id):
+            return changes.last(connection, user_id)
+
+    def words(self, ids: Iterable[int] | None = None) -> list[tuple[int, list[str]]]:
+        """Ids and terms of searchable segments (all, or those of `ids`), by id."""
+        with self._read() as (connection, user_id):
+            wanted = (
+                word_rows.searchable_ids(connection, user_id) if ids is None else sorted(set(ids))
+            )
+            return list(word_rows.load(connection, user_id, wanted))
+
+    def embeddings(
+        self, space: str, ids: Iterable[int] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Vectors of segments in a space, by id; those without one are left out.
+
+        Returns:
+            ids: (n,), int64, ascending.
+            vectors: (n, dim), float32, as they were stored; (0, 0) where the space is unknown.
+        """
+        with self._read() as (connection, user_id):
+            wanted = None if ids is None else list(ids)
+            return embeddings.load(connection, user_id, space, wanted)
+
+    def space_dim(self, space: str) -> int | None:
+        """The dimension of an embedding space; None before its first vector."""
+        with self._read() as (connection, _):
+            found = embeddings.find_space(connection, space)
+        return None if found is None else found[1]
+
+    def pending_embeddings(self, space: str, limit: int = 256) -> list[StoredSegment]:
+        """Searchable segments without a vector in this space, by id.
+
+        Segments seen to have one are not looked at again: ids only grow, and vectors are only
+        deleted with their segment.
+        """
+        with self._read() as (connection, user_id):
+            newest = segments.last_id(connection, user_id)
+            found = embeddings.find_space(connection, space)
+            query = embeddings.pending(
+                user_id, None if found is None else found[0], self._embedded_up_to.get(space, 0)
+            )
+            rows = connection.execute(query.limit(limit)).all()
+            pending = segments.assemble(connection, rows)
+        self._embedded_up_to[space] = pending[0].segment.id - 1 if pending else newest
+        return pending
