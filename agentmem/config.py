@@ -31,7 +31,6 @@ PROJECT_FILE = "agentmem.toml"
 KVFormat = Literal["q8", "dense"]
 ControllerName = Literal["llm", "policy", "off"]
 RecallVia = Literal["kv", "text", "off"]
-EmbedderName = Literal["minilm", "hash"]
 
 
 def data_dir() -> Path:
@@ -71,7 +70,7 @@ class Settings(BaseSettings):
     user: str = Field("default", min_length=1)
     session: str = Field("default", min_length=1)
     model: str = Field("local", min_length=1)
-    embedder: EmbedderName = "minilm"
+    embedder: str = Field("auto", min_length=1)
     base_url: str | None = None
     budget: int = Field(2048, gt=0)
     kv: KVFormat = "q8"

@@ -69,8 +69,8 @@ SystemPrompt = Annotated[
     str | None, typer.Option("--system-prompt", metavar="TEXT", help="What the assistant is told.")
 ]
 EmbedderName = Annotated[
-    Literal["minilm", "hash"] | None,
-    typer.Option("--embedder", help="What search by meaning goes by; hash needs no model."),
+    str | None,
+    typer.Option("--embedder", metavar="SPEC", help="auto, minilm, hash or hf:PATH."),
 ]
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="Of an OpenAI-compatible server.")
@@ -134,8 +134,8 @@ def store_path(chosen: Settings) -> Path:
     return chosen.store or data_dir() / "agentmem.db"
 
 
-def embedder(chosen: Settings) -> Embedder | None:
-    """The embedder the settings name; None is the embedded one."""
-    from agentmem.models.embed import HashEmbedder
+def embedder(chosen: Settings) -> Embedder:
+    """The embedder the settings name."""
+    from agentmem.models.registry import resolve_embedder
 
-    return HashEmbedder() if chosen.embedder == "hash" else None
+    return resolve_embedder(chosen.embedder)
