@@ -1,0 +1,247 @@
+"""One layer of a segment cache: its open tail, and attention over tail and pages.
+
+Few queries (a decoded token, the end of a prompt) turn the query once a page and leave packed
+pages as they are. Many queries turn the keys instead, one tile of pages at a time, so that their
+cost is shared. Both give the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agentmem.kernels.attention import OnlineSoftmax
+from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs, unit_rotations
+from agentmem.models.kv_window import ArenaView, Step
+from agentmem.models.rope_probe import LayerGeometry
+from agentmem.storage.kv_format import PAGE_TOKENS, Pages, pad_to_pages, slice_pages
+
+MAX_ROW_QUERIES = 16
+"""Queries up to which turning the query is cheaper than turning the keys. Also those of a prompt's
+end whose attention is observed."""
+TILE_TOKENS = 4096
+"""Tokens dequantized at a time."""
+_QUERY_CHUNK = 128
+"""Queries folded at a time against one tile: bounds the logits held."""
+
+
+class SegmentLayer:
+    """Keys and values of one layer. It does not know its cache: no cycle keeps a fork alive.
+
+    Args:
+        index: which layer.
+        geometry: its shapes and rotation.
+        group: index of its frequencies among the model's distinct ones.
+    """
+
+    # What transformers asks of a cache's layers.
+    is_compileable = False
+    is_croppable = True
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, index: int, geometry: LayerGeometry, group: int) -> None:
+        self.index = index
+        self.geometry = geometry
+        self.group = group
+        self.tail_keys: Tensor | None = None
+        """(num_kv_heads, capacity, head_dim), as they arrived: rotated by their position."""
+        self.tail_values: Tensor | None = None
+
+    def append(self, keys: Tensor, values: Tensor, begin: int) -> None:
+        """Write new tokens to the tail at index `begin`.
+
+        Args:
+            keys: (num_kv_heads, num_tokens, head_dim).
+            values: the same shape.
+        """
+        end = begin + keys.shape[1]
+        if self.tail_keys is None or self.tail_values is None or end > self.tail_keys.shape[1]:
+            self._grow(keys, end)
+        assert self.tail_keys is not None and self.tail_values is not None
+        self.tail_keys[:, begin:end] = keys
+        self.tail_values[:, begin:end] = values
+
+    def take_tail(self, begin: int, end: int, first_position: int) -> tuple[Tensor, Tensor]:
+        """Tokens [begin, end) of the tail as pages in block-local form.
+
+        Returns:
+            Keys in pair order, and values: (num_pages, num_kv_heads, PAGE_TOKENS, head_dim).
+        """
+        assert self.tail_keys is not None and self.tail_values is not None
+        geometry = self.geometry
+        pairs = as_pairs(self.tail_keys[:, begin:end], geometry.pair_order)
+        page_starts = torch.arange(0, end - begin, device=pairs.device) // PAGE_TOKENS * PAGE_TOKENS
+        pairs = pairs * unit_rotations(
+            page_starts + first_position, geometry.frequencies, inverse=True
+        )
+        return pad_to_pages(as_channels(pairs)), pad_to_pages(self.tail_values[:, begin:end])
+
+    def copy_tail(self, other: SegmentLayer, begin: int, end: int) -> None:
+        """Take over a copy of another layer's tail."""
+        if other.tail_keys is None or other.tail_values is None or end <= begin:
+            return
+        self.append(other.tail_keys[:, begin:end], other.tail_values[:, begin:end], 0)
+
+    def attend(
+        self, query: Tensor, step: Step, tail_begin: int, call: dict[str, Any], mass: Tensor | None
+    ) -> Tensor:
+        """Attention of new queries over the window.
+
+        Args:
+            query: (1, num_query_heads, num_new, head_dim), rotated by the queries' positions.
+            step: what this forward may see.
+            tail_begin: index of the tail's first token.
+            call: scaling, softcap and s_aux as the model passes them.
+            mass: (num_columns,), float32; the observed queries' probabilities are added to it.
+                None: not observed.
+
+        Returns:
+            (1, num_new, num_query_heads, head_dim), the query's dtype.
+        """
+        geometry = self.geometry
+        num_new = query.shape[2]
+        scaling = call.get("scaling")
+        states = query[0].float() * (geometry.head_dim**-0.5 if scaling is None else scaling)
+        tail = slice(tail_begin, tail_begin + step.num_tail)
+        early = max(0, num_new - MAX_ROW_QUERIES)
+        late = self._attend_rows(states[:, early:], step, tail, call, mass)
+        if early:
+            late = torch.cat((self._attend_tiles(states[:, :early], step, tail, call), late), 1)
+        return late.transpose(0, 1)[None].to(query.dtype)
+
+    def _attend_rows(
+        self, states: Tensor, step: Step, tail: slice, call: dict[str, Any], mass: Tensor | None
+    ) -> Tensor:
+        """Few queries, all logits at once. States and result: (num_query_heads, n, head_dim)."""
+        assert self.tail_keys is not None and self.tail_values is not None
+        geometry = self.geometry
+        heads, num_queries = geometry.num_kv_heads, states.shape[1]
+        rows = geometry.num_query_heads // heads * num_queries
+        queries = states.reshape(heads, rows, geometry.head_dim)
+        tail_keys = self.tail_keys[:, tail].float().transpose(1, 2)
+        if not step.view.arenas:
+            logits = torch.bmm(queries, tail_keys)
+        else:
+            logits = queries.new_empty((heads, rows, step.num_columns))
+            pairs = as_pairs(queries, geometry.pair_order)
+            for view, begin, end, columns, pages in self._tiles(step):
+                turned = as_channels(pairs * view.rotations[self.group][begin:end])
+                out = logits[:, :, columns].view(heads, rows, -1, PAGE_TOKENS).permute(2, 0, 1, 3)
+                view.arena.format.logits(pages, turned, out)
+            logits[:, :, step.view.num_slots :] = torch.bmm(queries, tail_keys)
+        softcap = call.get("softcap")
+        if softcap is not None:
+            logits.div_(softcap).tanh_().mul_(softcap)
+        logits.view(heads, -1, num_queries, step.num_columns).add_(
+            step.bias(geometry.window, num_queries)
+        )
+        sinks = call.get("s_aux")
+        if sinks is None:
+            weights = logits.softmax(-1)
+        else:
+            column = _sink_rows(sinks, heads, num_queries)[..., None]
+            weights = torch.cat((logits, column), -1).softmax(-1)[..., :-1]
+        if mass is not None:
+            mass += weights.sum((0, 1))
+        mixed = torch.bmm(weights[:, :, step.view.num_slots :], self.tail_values[:, tail].float())
+        for view, _, _, columns, pages in self._tiles(step):
+            mixed += view.arena.format.mix(pages, weights[:, :, columns])
+        return mixed.view(geometry.num_query_heads, num_queries, geometry.head_dim)
+
+    def _attend_tiles(
+        self, states: Tensor, step: Step, tail: slice, call: dict[str, Any]
+    ) -> Tensor:
+        """Many queries: turn the keys to their positions, tile by tile."""
+        assert self.tail_keys is not None and self.tail_values is not None
+        geometry = self.geometry
+        heads, num_queries = geometry.num_kv_heads, states.shape[1]
+        groups = geometry.num_query_heads // heads
+        states = states.view(heads, groups, num_queries, geometry.head_dim)
+        sinks, softcap = call.get("s_aux"), call.get("softcap")
+        hidden = step.hidden(geometry.window)
+        chunks = []
+        for first in range(0, num_queries, _QUERY_CHUNK):
+            last = min(first + _QUERY_CHUNK, num_queries)
+            rows = groups * (last - first)
+            softmax = OnlineSoftmax(
+                heads, rows, geometry.head_dim, states.device,
+                None if sinks is None else _sink_rows(sinks, heads, last - first),
+            )  # fmt: skip
+            chunks.append((first, last, softmax))
+        ordered = as_channels(as_pairs(states, geometry.pair_order))
+
+        def fold(
+            source: Tensor, keys: Tensor, values: Tensor, columns: slice, causal: bool
+        ) -> None:
+            for first, last, softmax in chunks:
+                # The tail's tokens after a chunk's last query are hidden from all of it.
+                stop = min(keys.shape[1], step.num_past + last - (columns.start - num_slots))
+                seen = stop if causal else keys.shape[1]
+                if seen <= 0:
+                    continue
+                logits = torch.bmm(
+                    source[:, :, first:last].reshape(heads, -1, geometry.head_dim),
+                    keys[:, :seen].transpose(1, 2),
+                )
+                if softcap is not None:
+                    logits.div_(softcap).tanh_().mul_(softcap)
+                masked = hidden[first:last, columns.start : columns.start + seen]
+                logits.view(heads, groups, last - first, seen).masked_fill_(masked, float("-inf"))
+                softmax.fold(logits, values[:, :seen], slice(None))
+
+        num_slots = step.view.num_slots
+        for view, begin, end, columns, pages in self._tiles(step):
+            keys, values = view.arena.format.decode(pages)
+            turns = view.rotations[self.group][begin:end].conj()
+            keys = as_channels(ordered_pairs(keys) * turns)
+            fold(
+                ordered, keys.transpose(0, 1).flatten(1, 2), values.transpose(0, 1).flatten(1, 2),
+                columns, False,
+            )  # fmt: skip
+        for offset in range(0, step.num_tail, TILE_TOKENS):
+            width = min(TILE_TOKENS, step.num_tail - offset)
+            part = slice(tail.start + offset, tail.start + offset + width)
+            columns = slice(num_slots + offset, num_slots + offset + width)
+            fold(
+                states, self.tail_keys[:, part].float(), self.tail_values[:, part].float(),
+                columns, True,
+            )  # fmt: skip
+        mixed = [
+            softmax.result().view(heads, groups, last - first, geometry.head_dim)
+            for first, last, softmax in chunks
+        ]
+        return torch.cat(mixed, 2).view(geometry.num_query_heads, num_queries, geometry.head_dim)
+
+    def _tiles(self, step: Step) -> Iterator[tuple[ArenaView, int, int, slice, Pages]]:
+        """Runs of pages of at most TILE_TOKENS tokens: view, rows, columns, this layer's pages."""
+        size = TILE_TOKENS // PAGE_TOKENS
+        for view in step.view.arenas:
+            pages = view.arena.layers[self.index]
+            for begin in range(0, view.num_rows, size):
+                end = min(begin + size, view.num_rows)
+                first = view.columns.start + begin * PAGE_TOKENS
+                columns = slice(first, first + (end - begin) * PAGE_TOKENS)
+                yield view, begin, end, columns, slice_pages(pages, begin, end)
+
+    def _grow(self, like: Tensor, needed: int) -> None:
+        heads, _, head_dim = like.shape
+        capacity = max(64, needed + needed // 4)
+        # Normal tensors, also when the caller runs in inference mode: the tail is written again
+        # by forwards that do not.
+        with torch.inference_mode(False):
+            keys = torch.zeros((heads, capacity, head_dim), dtype=like.dtype, device=like.device)
+            values = torch.zeros_like(keys)
+        if self.tail_keys is not None and self.tail_values is not None:
+            keys[:, : self.tail_keys.shape[1]] = self.tail_keys
+            values[:, : self.tail_values.shape[1]] = self.tail_values
+        self.tail_keys, self.tail_values = keys, values
+
+
+def _sink_rows(sinks: Tensor, num_kv_heads: int, num_queries: int) -> Tensor:
+    """One sink logit a query row: (num_kv_heads, groups * num_queries)."""
+    by_group = sinks.float().view(num_kv_heads, -1, 1)
+    return by_group.expand(-1, -1, num_queries).reshape(num_kv_heads, -1)

@@ -1,0 +1,396 @@
+"""A transformers cache whose contents are addressed by segment.
+
+Forwards append to an open tail; `seal` closes the tail as a segment. Segments can then be dropped,
+parked, brought back, moved and packed without a forward: keys are stored rotated by their offset
+inside a page alone, so a segment's place is one integer. Attention masks by position, so a segment
+can also be written in the middle.
+
+For one conversation on one thread: a batch of one, no beam search. Knows nothing of texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from agentmem.errors import InvalidInput, SegmentNotFound
+from agentmem.models.attached import AttachedModel
+from agentmem.models.kv_tail import TailCache, plain_tensors
+from agentmem.models.kv_window import Resident, WindowView
+from agentmem.storage.kv_arena import Block, PageArena
+from agentmem.storage.kv_dense import DenseFormat
+from agentmem.storage.kv_format import Format, Pages
+from agentmem.storage.kv_parking import Parking
+from agentmem.storage.kv_q8 import Q8Format
+from agentmem.storage.kv_record import KVRecord, hash_tokens
+
+FormatName = Literal["dense", "q8"]
+Residence = Literal["live", "compressed", "parked"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutChange:
+    """What a new layout did: keys brought back from parking, keys that left the window."""
+
+    restored: tuple[Hashable, ...] = ()
+    parked: tuple[Hashable, ...] = ()
+
+
+class SegmentCache(TailCache):
+    """Keys and values of one conversation, by segment.
+
+    Args:
+        attached: the model it belongs to.
+        format: what `compress` packs segments into; "dense" packs nothing.
+        parking: where segments that leave the window are kept; by default 256 MiB of its own.
+        evidence_turns: turns whose queries count in `attention_mass`.
+    """
+
+    def __init__(
+        self,
+        attached: AttachedModel,
+        format: FormatName = "dense",
+        *,
+        parking: Parking | None = None,
+        evidence_turns: int = 4,
+    ) -> None:
+        super().__init__(attached, evidence_turns)
+        self.format = format
+        self.parking = Parking() if parking is None else parking
+        formats: dict[str, Format] = {"dense": DenseFormat(attached.dtype), "q8": Q8Format()}
+        if format not in formats:
+            raise InvalidInput(f"`format` must be one of {', '.join(formats)}: got {format!r}.")
+        with plain_tensors():
+            self._arenas: dict[str, PageArena] = {
+                name: PageArena(formats[name], attached.shapes, self._device)
+                for name in dict.fromkeys(("dense", format))
+            }
+        self._view: WindowView | None = None
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """Keys of the segments in the window, in order of position."""
+        return tuple(sorted(self._residents, key=lambda key: self._residents[key].start))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the window, open tail included."""
+        return self._tail_length + sum(r.num_tokens for r in self._residents.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for tokens in the window: codes, scales and padding, open tail included."""
+        itemsize = self.attached.dtype.itemsize
+        tail = self._tail_length * self.dense_bytes_per_token // 2 * itemsize
+        return tail + sum(resident.block.nbytes for resident in self._residents.values())
+
+    @property
+    def dense_bytes_per_token(self) -> int:
+        """Bytes a token takes in a dense bf16 cache."""
+        return self.attached.dense_bytes_per_token
+
+    def has(self, key: Hashable) -> bool:
+        """Whether the segment can be in the window without a forward."""
+        return key in self._residents or self.parking.has(key)
+
+    def in_window(self, key: Hashable) -> bool:
+        """Whether the segment is in the window."""
+        return key in self._residents
+
+    def states(self) -> dict[Hashable, Residence]:
+        """Where each segment is: live (dense), compressed or parked."""
+        states: dict[Hashable, Residence] = {key: "parked" for key in self.parking}
+        for key, resident in self._residents.items():
+            packed = resident.block.arena is not self._arenas["dense"]
+            states[key] = "compressed" if packed else "live"
+        return states
+
+    def token_ids(self, key: Hashable) -> tuple[int, ...]:
+        """The tokens of a segment in the window or parked.
+
+        Raises:
+            SegmentNotFound: it is neither.
+        """
+        if key in self._residents:
+            return self._residents[key].token_ids
+        record = self.parking.get(key)
+        if record is None:
+            raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
+        return record.token_ids
+
+    def start(self, key: Hashable) -> int:
+        """Position of a segment's first token."""
+        return self._resident(key).start
+
+    def seal(
+        self,
+        key: Hashable,
+        num_tokens: int | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Close the first tokens of the open tail as a segment.
+
+        Args:
+            key: what to call it; must be new to the window. A parked segment of that key is
+                replaced.
+            num_tokens: how many; None means the whole tail.
+            token_ids: the tokens, where no one told the cache (`note_tokens`).
+
+        Raises:
+            InvalidInput: the key is taken, or the tail does not hold such tokens.
+        """
+        count = self._tail_length if num_tokens is None else num_tokens
+        if key in self._residents:
+            raise InvalidInput(f"Segment {key!r} is in the window already: drop it first.")
+        if not 0 < count <= self._tail_length:
+            raise InvalidInput(
+                f"A segment needs 1 to {self._tail_length} tokens, the tail's length: got {count}."
+            )
+        ids = tuple(self._tail_ids[:count] if token_ids is None else token_ids)
+        if len(ids) != count:
+            raise InvalidInput(
+                f"Segment {key!r} has {count} tokens, but {len(ids)} token ids are known: pass "
+                "`token_ids`."
+            )
+        self._collect()
+        assert self._tail_start is not None
+        start, begin = self._tail_start, self._tail_begin
+        arena = self._arenas["dense"]
+        with plain_tensors():
+            encoded: list[Pages] = []
+            for layer in self.layers:
+                keys, values = layer.take_tail(begin, begin + count, start)
+                if not (bool(torch.isfinite(keys).all()) and bool(torch.isfinite(values).all())):
+                    raise InvalidInput(
+                        f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
+                        "discard the tail."
+                    )
+                encoded.append(arena.format.encode(keys, values))
+            block = arena.store(count, encoded)
+        context = tuple(
+            hash_tokens(self._residents[other].token_ids)
+            for other in self.keys
+            if self._residents[other].start < start
+        )
+        self.parking.forget(key)
+        self._residents[key] = Resident(start, ids, block, context)
+        self._evidence.forget(key)
+        self._evidence.add(key, float(self._tail_mass[:count].sum()), self._tail_observed)
+        self._view = None
+        if count == self._tail_length:
+            self._reset_tail()
+            return
+        self._tail_start += count
+        self._tail_begin += count
+        self._tail_length -= count
+        self._tail_mass = self._tail_mass[count:]
+        del self._tail_ids[:count]
+
+    def layout(self, places: Sequence[tuple[Hashable, int]]) -> LayoutChange:
+        """Make the window exactly these segments at exactly these positions.
+
+        Segments move by changing one integer; parked ones come back; those not listed are parked.
+        Nothing changes where an error is raised.
+
+        Args:
+            places: key and position of the first token, any order.
+
+        Raises:
+            SegmentNotFound: a key is neither in the window nor parked.
+            InvalidInput: a key twice, an overlap, a negative position, or an open tail.
+            Unsupported, StoreCorrupt: a parked record does not belong here.
+        """
+        if self._tail_length:
+            raise InvalidInput(
+                f"The tail holds {self._tail_length} tokens: seal or discard it before `layout`."
+            )
+        wanted = dict(places)
+        if len(wanted) != len(places):
+            raise InvalidInput("A segment stands at one place: a key is listed twice.")
+        records = {key: self._record(key) for key in wanted if key not in self._residents}
+        lengths = {
+            key: records[key].num_tokens if key in records else self._residents[key].num_tokens
+            for key in wanted
+        }
+        _check_places([(key, start, lengths[key]) for key, start in places])
+        self._collect()
+        leaving = tuple(key for key in self.keys if key not in wanted)
+        blocks = {key: self._load(record) for key, record in records.items()}
+        for key in leaving:
+            self.park(key)
+        for key, start in places:
+            if key in blocks:
+                record = records[key]
+                self._residents[key] = Resident(
+                    start, record.token_ids, blocks[key], record.context
+                )
+                self.parking.forget(key)
+            else:
+                self._residents[key].start = start
+        self._reset_tail()
+        self._view = None
+        return LayoutChange(tuple(records), leaving)
+
+    def drop(self, key: Hashable) -> None:
+        """Delete a segment's keys and values from the window and from parking.
+
+        Raises:
+            SegmentNotFound: it is in neither.
+        """
+        self._collect()
+        parked = self.parking.forget(key)
+        if self._residents.pop(key, None) is None and not parked:
+            raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
+        self._evidence.forget(key)
+        self._view = None
+
+    def park(self, key: Hashable) -> KVRecord:
+        """Take a segment out of the window and file its record in `parking`.
+
+        Raises:
+            SegmentNotFound: it is not in the window.
+        """
+        resident = self._resident(key)
+        self._collect()
+        with plain_tensors():
+            layers = tuple(resident.block.arena.load(resident.block))
+        record = KVRecord(
+            fingerprint=self.attached.fingerprint,
+            format=resident.block.arena.format.name,
+            token_ids=resident.token_ids,
+            context=resident.context,
+            layers=layers,
+            content_hash=hash_tokens(resident.token_ids),
+        )
+        self.parking.put(key, record)
+        del self._residents[key]
+        self._view = None
+        return record
+
+    def restore(self, key: Hashable, start: int, record: KVRecord | None = None) -> None:
+        """Bring a segment back into the window, without a forward.
+
+        Args:
+            key: what it is called.
+            start: position of its first token.
+            record: its keys and values; by default what is parked under the key.
+
+        Raises:
+            SegmentNotFound: nothing is parked under the key.
+            InvalidInput: the key is in the window, or the place is taken.
+            Unsupported, StoreCorrupt: the record does not belong here.
+        """
+        if key in self._residents:
+            raise InvalidInput(f"Segment {key!r} is in the window already: move it with `layout`.")
+        record = self._record(key) if record is None else record
+        places = [(other, r.start, r.num_tokens) for other, r in self._residents.items()]
+        if self._tail_start is not None and self._tail_length:
+            places.append(("the open tail", self._tail_start, self._tail_length))
+        _check_places([*places, (key, start, record.num_tokens)])
+        self._collect()
+        block = self._load(record)
+        self._residents[key] = Resident(start, record.token_ids, block, record.context)
+        self.parking.forget(key)
+        self._view = None
+
+    def compress(self, key: Hashable) -> bool:
+        """Pack a live segment into the cache's format, in place.
+
+        Returns:
+            Whether it was packed now: False where it is packed already or the format is dense.
+        """
+        resident = self._resident(key)
+        dense, packed = self._arenas["dense"], self._arenas[self.format]
+        if packed is dense or resident.block.arena is packed:
+            return False
+        self._collect()
+        with plain_tensors():
+            encoded = [
+                packed.format.encode(*dense.format.decode(pages))
+                for pages in dense.load(resident.block)
+            ]
+            resident.block = packed.store(resident.num_tokens, encoded)
+        self._view = None
+        return True
+
+    def fork(self) -> SegmentCache:
+        """A cache of its own that starts equal: blocks by reference, the open tail copied.
+
+        What either does afterwards, the other never sees.
+        """
+        self._collect()
+        other = SegmentCache(self.attached, self.format, parking=self.parking.copy())
+        other._arenas = dict(self._arenas)
+        other._residents = {key: replace(r) for key, r in self._residents.items()}
+        other._evidence = self._evidence.copy()
+        begin, end = self._tail_begin, self._tail_begin + self._tail_length
+        with plain_tensors():
+            for mine, theirs in zip(self.layers, other.layers, strict=True):
+                theirs.copy_tail(mine, begin, end)
+        other._tail_start = self._tail_start
+        other._tail_length = self._tail_length
+        other._tail_ids = list(self._tail_ids)
+        other._tail_mass = self._tail_mass.clone()
+        other._tail_observed = self._tail_observed
+        return other
+
+    def reset(self) -> None:
+        """Empty the window; parked segments stay."""
+        self.discard_tail()
+        self._residents = {}
+        self._view = None
+
+    def _resident(self, key: Hashable) -> Resident:
+        resident = self._residents.get(key)
+        if resident is None:
+            raise SegmentNotFound(f"No segment {key!r} in the window.")
+        return resident
+
+    def _record(self, key: Hashable) -> KVRecord:
+        record = self.parking.get(key)
+        if record is None:
+            raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
+        return record
+
+    def _load(self, record: KVRecord) -> Block:
+        arena = self._arenas.get(record.format, self._arenas["dense"])
+        record.check(self.attached.fingerprint, arena.format, arena.shapes)
+        with plain_tensors():
+            return arena.store(record.num_tokens, record.layers)
+
+    def _window(self) -> WindowView:
+        if self._view is not None and self._view.is_stale:
+            # Rows moved under the mass gathered so far, but the old view still says whose it is.
+            stale, self._view = self._view, None
+            if self._num_observed:
+                self._collect_from(stale)
+        if self._view is None:
+            with plain_tensors():
+                for arena in self._arenas.values():
+                    arena.tidy()
+                self._view = WindowView(
+                    self._residents,
+                    list(self._arenas.values()),
+                    self.attached.frequencies,
+                    self._device,
+                )
+        return self._view
+
+
+def _check_places(places: Sequence[tuple[Hashable, int, int]]) -> None:
+    """Refuse negative and overlapping places, given as key, start, number of tokens."""
+    ordered = sorted(places, key=lambda place: place[1])
+    if ordered and ordered[0][1] < 0:
+        raise InvalidInput(f"A position must not be negative: got {ordered[0][1]}.")
+    for (key, start, num_tokens), (other, other_start, _) in zip(
+        ordered, ordered[1:], strict=False
+    ):
+        if other_start < start + num_tokens:
+            raise InvalidInput(
+                f"Segment {other!r} at {other_start} overlaps {key!r}, which ends at "
+                f"{start + num_tokens - 1}."
+            )

@@ -1,0 +1,92 @@
+"""A segment's keys and values outside a window, with all that says whose they are.
+
+A record is refused, never guessed at: another model, dtype, RoPE or page layout raises
+`Unsupported`; tensors that do not fit what the record says of itself raise `StoreCorrupt`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from agentmem.errors import StoreCorrupt, Unsupported
+from agentmem.storage.kv_arena import LayerShape
+from agentmem.storage.kv_format import PAGE_TOKENS, Format, Pages, num_pages_for, pages_nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class KVRecord:
+    """One segment's pages, layer by layer.
+
+    Args:
+        fingerprint: of the model, its dtype, its RoPE and the page layout.
+        format: name of the format the pages are in.
+        token_ids: the segment's tokens.
+        context: content hashes of what was in the window when it was computed, in order.
+        layers: for each layer, the pages' named tensors.
+        content_hash: of `token_ids`.
+    """
+
+    fingerprint: str
+    format: str
+    token_ids: tuple[int, ...]
+    context: tuple[str, ...]
+    layers: tuple[Pages, ...] = field(repr=False)
+    content_hash: str
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens it holds."""
+        return len(self.token_ids)
+
+    @property
+    def context_hash(self) -> str:
+        """Of what was live when it was computed: equal contexts give equal keys and values."""
+        return hashlib.sha256("".join(self.context).encode()).hexdigest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors, scales and padding included."""
+        return sum(pages_nbytes(pages) for pages in self.layers)
+
+    def check(self, fingerprint: str, format: Format, shapes: Sequence[LayerShape]) -> None:
+        """Refuse to be loaded where it does not belong.
+
+        Raises:
+            Unsupported: it is of another model, layout or format.
+            StoreCorrupt: it contradicts itself.
+        """
+        if self.fingerprint != fingerprint:
+            raise Unsupported(
+                f"The KV record is of model {self.fingerprint[:12]}, this cache of model "
+                f"{fingerprint[:12]}: read the text again instead."
+            )
+        if self.format != format.name:
+            raise Unsupported(f"The KV record is {self.format}, the arena {format.name}.")
+        if self.content_hash != hash_tokens(self.token_ids):
+            raise StoreCorrupt("The KV record's tokens do not fit its content hash.")
+        if not self.token_ids or len(self.layers) != len(shapes):
+            raise StoreCorrupt(
+                f"The KV record has {self.num_tokens} tokens and {len(self.layers)} layers: "
+                f"expected some tokens and {len(shapes)} layers."
+            )
+        num_pages = num_pages_for(self.num_tokens)
+        for index, (pages, shape) in enumerate(zip(self.layers, shapes, strict=True)):
+            zeros = torch.zeros((num_pages, shape.num_kv_heads, PAGE_TOKENS, shape.head_dim))
+            expected = _describe(format.encode(zeros, zeros))
+            if _describe(pages) != expected:
+                raise StoreCorrupt(
+                    f"Layer {index} of the KV record holds {_describe(pages)}: expected {expected}."
+                )
+
+
+def hash_tokens(token_ids: Sequence[int]) -> str:
+    """The content hash of a run of tokens."""
+    return hashlib.sha256(" ".join(map(str, token_ids)).encode()).hexdigest()
+
+
+def _describe(pages: Pages) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(pages.items())}
