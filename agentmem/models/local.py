@@ -1,0 +1,315 @@
+"""The local engine: one conversation on a transformers model, its KV kept by part.
+
+Composes what the files beside it do: the template turns parts into ids, the window keeps their KV,
+the decoding speaks. Knows nothing of archives or policies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from agentmem.errors import InvalidInput
+from agentmem.models.base import (
+    Capabilities,
+    ChatModel,
+    Completion,
+    Delta,
+    KVTier,
+    Options,
+    Part,
+    PartKey,
+)
+from agentmem.models.decoding import Decoding
+from agentmem.models.engine import Engine, engine_for
+from agentmem.models.forward import CHUNK_TOKENS, Cancelled, Forward
+from agentmem.models.loading import load
+from agentmem.models.local_kv import LocalKV
+from agentmem.models.prompt_ids import Entry, PendingReply, PromptIds
+from agentmem.models.reading import Reading, read_reply
+from agentmem.models.segment_cache import FormatName, SegmentCache
+from agentmem.models.segment_window import SegmentWindow
+from agentmem.models.text_prefill import PrefixWindow
+from agentmem.models.tool_text import with_tools
+from agentmem.storage.kv_parking import Parking
+
+_RESERVED = "~"
+"""Keys of what a template or the engine adds begin with this."""
+
+
+class LocalModel(ChatModel):
+    """Answers one conversation. The weights are shared with every other one of the process.
+
+    Args:
+        engine: the loaded model.
+        kv_format: what parts outside the newest turn are packed into; "dense" packs nothing.
+        use_kv: False reads prompts as plain text, saving only their unchanged beginning.
+        parked_ram_bytes: bytes of KV that left the window, kept in memory.
+        chunk_tokens: new tokens of one forward at most.
+
+    Attributes:
+        kv_problem: why parts have no KV of their own; empty where they have.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        kv_format: str = "q8",
+        use_kv: bool = True,
+        parked_ram_bytes: int = 256 * 2**20,
+        chunk_tokens: int = CHUNK_TOKENS,
+    ) -> None:
+        loaded = engine.loaded
+        self._engine = engine
+        self._forward = Forward(loaded, chunk_tokens=chunk_tokens)
+        self._ids = PromptIds(engine)
+        self._entries: list[Entry] = []
+        self._kv: LocalKV | None = None
+        self._window: SegmentWindow | PrefixWindow
+        self.name = loaded.name
+        self.kv_problem = engine.kv_problem if use_kv else "switched off"
+        if engine.attached is not None and use_kv:
+            parking = Parking(parked_ram_bytes)
+            cache = SegmentCache(engine.attached, cast(FormatName, kv_format), parking=parking)
+            self._window = SegmentWindow(cache)
+            self._kv = LocalKV(cache, self._forget)
+        else:
+            self._window = PrefixWindow(loaded)
+        template = engine.template
+        self.capabilities = Capabilities(
+            has_kv=self._kv is not None,
+            has_logits=True,
+            calls_tools=True,
+            alternates_roles=template is None or template.alternates,
+            caches_prefix=True,
+            context_tokens=loaded.context_tokens,
+        )
+
+    @classmethod
+    def load(
+        cls,
+        spec: str | Path,
+        *,
+        kv_format: str = "q8",
+        use_kv: bool = True,
+        parked_ram_bytes: int = 256 * 2**20,
+        chunk_tokens: int = CHUNK_TOKENS,
+        threads: int | None = None,
+        dtype: str | None = None,
+        device: str = "cpu",
+    ) -> LocalModel:
+        """A conversation on the model of a folder, or of `hf:PATH-or-ID`.
+
+        Args:
+            spec: where the model is.
+            threads: CPU threads of the whole process; None leaves them as they are.
+            dtype: of the weights; None means float32, the fastest on a CPU.
+            device: of the weights.
+
+        Raises:
+            ModelNotFound, ModelCorrupt: files are missing or damaged.
+        """
+        if threads is not None:
+            if threads < 1:
+                raise InvalidInput(f"`threads` must be positive: got {threads}.")
+            torch.set_num_threads(threads)
+        return cls(
+            engine_for(load(spec, dtype=dtype or "float32", device=device)),
+            kv_format=kv_format,
+            use_kv=use_kv,
+            parked_ram_bytes=parked_ram_bytes,
+            chunk_tokens=chunk_tokens,
+        )
+
+    @property
+    def kv(self) -> KVTier | None:
+        """The KV tier, where the model has one."""
+        return self._kv
+
+    @property
+    def fingerprint(self) -> str:
+        """Who the model is: weights, tokenizer, dtype and RoPE."""
+        return self._engine.loaded.fingerprint
+
+    @property
+    def template_problem(self) -> str:
+        """Why the chat template cannot be taken apart; empty where it can."""
+        return self._engine.template_problem
+
+    @property
+    def peak_tokens(self) -> int:
+        """Most tokens any forward attended to since this was last set to 0."""
+        return self._forward.peak_tokens
+
+    @peak_tokens.setter
+    def peak_tokens(self, value: int) -> None:
+        self._forward.peak_tokens = value
+
+    @property
+    def num_forwards(self) -> int:
+        """Forwards of this conversation, reviews included."""
+        return self._forward.num_forwards
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Tokens computed in this conversation, read and spoken, reviews included."""
+        return self._forward.num_tokens
+
+    def count_tokens(self, part: Part) -> int:
+        """Tokens of the part in a prompt: the true number for parts that were in one."""
+        return self._ids.count(part)
+
+    def prompt_token_ids(self) -> list[int]:
+        """Ids of the last prompt that was not an aside, without what asks for the reply."""
+        return [token_id for entry in self._entries for token_id in entry.token_ids]
+
+    def window_text(self) -> str:
+        """What the model was shown in that prompt, decoded from its ids, in order."""
+        return self._engine.vocabulary.encoder.decode(self.prompt_token_ids())
+
+    def close(self) -> None:
+        """Free the conversation's KV; the weights stay while another conversation uses them."""
+        self._window.close()
+        self._ids = PromptIds(self._engine)
+        self._entries = []
+
+    def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
+        """Answer the prompt; the last delta carries the completion.
+
+        Raises:
+            BudgetExceeded: the prompt passes `options.max_tokens` or the model's context; nothing
+                has changed then.
+            InvalidInput: an option is out of range, or a key stands twice in the prompt.
+            Unsupported: the chat template refuses the conversation.
+        """
+        _check(prompt, options)
+        may_call = bool(options.tools) and options.json_schema is None
+        if may_call:
+            prompt = with_tools(prompt, options.tools)
+        ids = self._ids.copy() if options.ephemeral else self._ids
+        entries = ids.entries(prompt)
+        header = ids.reply_header() if options.max_new_tokens else []
+        num_tokens = sum(len(entry.token_ids) for entry in entries) + len(header)
+        self._forward.check(0, num_tokens, options.max_tokens)
+        constraint = self._engine.constraint(options)
+        window = self._window.fork() if options.ephemeral else self._window
+        decoding = Decoding(
+            self._forward,
+            window,
+            options,
+            self._engine.vocabulary,
+            constraint,
+            holds_calls=may_call,
+        )
+        if not options.ephemeral:
+            self._begin(prompt, entries)
+        num_before, started = self._forward.num_tokens, time.perf_counter()
+        try:
+            new_ids = self._enter(window, entries, header, options)
+            num_prefilled = self._forward.num_tokens - num_before
+            enter_seconds = time.perf_counter() - started
+            if options.max_new_tokens:
+                num_prefilled += len(new_ids)
+                for piece in decoding.run(new_ids):
+                    yield Delta(piece)
+            else:
+                decoding.finish_reason = "length"
+        except Cancelled:
+            num_prefilled = self._forward.num_tokens - num_before
+            enter_seconds = time.perf_counter() - started
+            decoding.finish_reason = "interrupted"
+        finally:
+            # Before the reader hears of the end, and also where it stopped listening.
+            reading = read_reply(self._engine, decoding, header, options)
+            if options.ephemeral:
+                window.close()
+            else:
+                self._settle(decoding, reading, header)
+        yield Delta(
+            "" if reading.tool_calls else decoding.pending(),
+            Completion(
+                text=reading.text,
+                finish_reason=reading.finish_reason,
+                tool_calls=reading.tool_calls,
+                thought=reading.thought,
+                prompt_tokens=decoding.prompt_tokens or num_tokens,
+                completion_tokens=len(decoding.token_ids),
+                prefilled_tokens=num_prefilled,
+                prefill_seconds=enter_seconds + decoding.prefill_seconds,
+                decode_seconds=decoding.decode_seconds,
+            ),
+        )
+
+    def _begin(self, prompt: Sequence[Part], entries: Sequence[Entry]) -> None:
+        """Keep the ids of this prompt's parts, and let those of parts that are gone go."""
+        wanted = {entry.key for entry in entries}
+        has = self._kv.has if self._kv is not None else wanted.__contains__
+        self._ids.forget([key for key in self._ids.keys() if key not in wanted and not has(key)])
+        self._ids.remember(prompt, entries)
+        self._ids.pending = None
+        self._entries = list(entries)
+
+    def _enter(
+        self,
+        window: SegmentWindow | PrefixWindow,
+        entries: Sequence[Entry],
+        header: Sequence[int],
+        options: Options,
+    ) -> list[int]:
+        """Bring the window to the prompt; ids that are left to be read with the reply's begin."""
+
+        def read(token_ids: Sequence[int]) -> None:
+            self._forward.run(
+                window,
+                token_ids,
+                max_tokens=options.max_tokens,
+                cancelled=options.cancelled,
+            )
+
+        new_ids = window.enter(entries, header, read)
+        if not options.max_new_tokens and new_ids:
+            read(new_ids)
+        return new_ids
+
+    def _settle(self, decoding: Decoding, reading: Reading, header: Sequence[int]) -> None:
+        """Keep the reply's KV for the part that will bring it back, if it can stay as it is."""
+        template, spoken = self._engine.template, decoding.spoken_ids()
+        can_stay = (
+            template is not None
+            and template.keeps_replies
+            # Templates take thoughts out of the history.
+            and not reading.thought
+            and spoken is not None
+            and decoding.prompt_tokens > 0
+        )
+        if can_stay and spoken is not None:
+            pending = PendingReply((*header, *spoken), reading.text, reading.tool_calls)
+            self._ids.pending = pending
+            self._window.settle(len(pending.token_ids))
+        else:
+            self._window.settle(0)
+
+    def _forget(self, key: PartKey) -> None:
+        self._ids.forget([key])
+        self._entries = [entry for entry in self._entries if entry.key != key]
+        # The part may be the last reply, which has no key yet.
+        self._ids.pending = None
+        self._window.settle(0)
+
+
+def _check(prompt: Sequence[Part], options: Options) -> None:
+    for name in ("max_new_tokens", "max_tokens"):
+        if getattr(options, name) < 0:
+            raise InvalidInput(f"`{name}` must not be negative: got {getattr(options, name)}.")
+    seen: set[PartKey] = set()
+    for part in prompt:
+        if isinstance(part.key, str) and part.key.startswith(_RESERVED):
+            raise InvalidInput(f"Keys that begin with {_RESERVED!r} are ours: got {part.key!r}.")
+        if part.key in seen:
+            raise InvalidInput(f"A part stands once in a prompt: {part.key!r} is there twice.")
+        seen.add(part.key)
