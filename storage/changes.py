@@ -8,27 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from agentmem.storage.rows import Change, ChangeOp
 from agentmem.storage.schema import changes
+
+_insert = insert(changes)
+_after = (
+    select(changes.c.sn, changes.c.op, changes.c.segment_id)
+    .where(changes.c.user_id == bindparam("user_id"), changes.c.sn > bindparam("seen"))
+    .order_by(changes.c.sn)
+)
 
 
 def append(connection: Connection, user_id: int, op: ChangeOp, ids: Iterable[int]) -> None:
     """Log one change of each segment."""
     rows = [{"user_id": user_id, "op": op, "segment_id": segment_id} for segment_id in ids]
     if rows:
-        connection.execute(insert(changes), rows)
+        connection.execute(_insert, rows)
 
 
 def after(connection: Connection, user_id: int, sn: int) -> list[Change]:
     """A user's changes later than `sn`, oldest first."""
-    query = (
-        select(changes.c.sn, changes.c.op, changes.c.segment_id)
-        .where(changes.c.user_id == user_id, changes.c.sn > sn)
-        .order_by(changes.c.sn)
-    )
-    return [Change(*row) for row in connection.execute(query)]
+    rows = connection.execute(_after, {"user_id": user_id, "seen": sn})
+    return [Change(*row) for row in rows]
 
 
 def last(connection: Connection, user_id: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from agentmem.errors import InvalidInput, StoreError
 from agentmem.storage import faults
@@ -25,6 +25,13 @@ _EPSILON = 1e-6
 """A vector shorter than this has no direction."""
 
 Matrix = NDArray[np.float32]
+
+
+_insert = insert(embeddings)
+_replaced = delete(embeddings).where(
+    embeddings.c.space_id == bindparam("space"), embeddings.c.segment_id == bindparam("segment")
+)
+_find_space = select(spaces.c.id, spaces.c.dim).where(spaces.c.name == bindparam("name"))
 
 
 def check_vector(vector: NDArray[Any], dim: int | None = None) -> Matrix:
@@ -47,7 +54,7 @@ def check_vector(vector: NDArray[Any], dim: int | None = None) -> Matrix:
 
 def find_space(connection: Connection, name: str) -> tuple[int, int] | None:
     """Id and dimension of a space; None where no vector was stored in it."""
-    row = connection.execute(select(spaces.c.id, spaces.c.dim).where(spaces.c.name == name)).first()
+    row = connection.execute(_find_space, {"name": name}).first()
     return None if row is None else (row[0], row[1])
 
 
@@ -76,15 +83,14 @@ def add(connection: Connection, space: str, segment_id: int, vector: NDArray[Any
     space_id, known = found
     check_dim(space, known, dim)
     blob = vector.astype("<f4").tobytes()
-    where = (embeddings.c.space_id == space_id, embeddings.c.segment_id == segment_id)
-    connection.execute(delete(embeddings).where(*where))
+    connection.execute(_replaced, {"space": space_id, "segment": segment_id})
     values = {
         "space_id": space_id,
         "segment_id": segment_id,
         "vector": blob,
         "sha256": hashlib.sha256(blob).digest(),
     }
-    connection.execute(insert(embeddings).values(values))
+    connection.execute(_insert, values)
 
 
 def remove(connection: Connection, segment_id: int) -> None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import Message, Segment, State, ToolCall, Trust
@@ -19,6 +19,15 @@ from agentmem.storage.schema import AnyRow, AnySelect, lineage, messages, segmen
 from agentmem.storage.text import check_text
 
 FORGOTTEN: State = "forgotten"
+
+
+_TRUST = {int(trust): trust for trust in Trust}
+_insert = insert(segments)
+_insert_messages = insert(messages)
+_insert_lineage = insert(lineage)
+_OWNED = select(segments.c.id, segments.c.state).where(
+    segments.c.user_id == bindparam("user_id"), segments.c.id.in_(bindparam("ids", expanding=True))
+)
 
 
 def select_segments(user_id: int) -> AnySelect:
@@ -45,22 +54,23 @@ def add(
             raise not_found(parent)
     created = float(segment.created or now)
     key = connection.execute(
-        insert(segments).values(
-            user_id=user_id,
-            session_id=session_id,
-            turn=turn,
-            kind=segment.kind,
-            origin=segment.origin,
-            trust=int(segment.trust),
-            created=created,
-            content_hash=segment.content_hash,
-            state=state,
-            pinned=0,
-            kept_until=0,
-            recalls=0,
-            used_turn=0,
-            searchable=int(searchable),
-        )
+        _insert,
+        {
+            "user_id": user_id,
+            "session_id": session_id,
+            "turn": turn,
+            "kind": segment.kind,
+            "origin": segment.origin,
+            "trust": int(segment.trust),
+            "created": created,
+            "content_hash": segment.content_hash,
+            "state": state,
+            "pinned": 0,
+            "kept_until": 0,
+            "recalls": 0,
+            "used_turn": 0,
+            "searchable": int(searchable),
+        },
     ).inserted_primary_key
     assert key is not None
     segment_id = int(key[0])
@@ -68,13 +78,13 @@ def add(
         {"segment_id": segment_id, "ordinal": ordinal, **_message_values(message)}
         for ordinal, message in enumerate(segment.messages)
     ]
-    connection.execute(insert(messages), rows)
+    connection.execute(_insert_messages, rows)
     if segment.parents:
         links = [
             {"child_id": segment_id, "ordinal": ordinal, "parent_id": parent}
             for ordinal, parent in enumerate(segment.parents)
         ]
-        connection.execute(insert(lineage), links)
+        connection.execute(_insert_lineage, links)
     return dataclasses.replace(segment, id=segment_id, created=created)
 
 
@@ -169,9 +179,10 @@ def _stored(
     connection: Connection, row: AnyRow, said: list[Message], parents: list[int]
 ) -> StoredSegment:
     segment = None
-    if said and row.trust in Trust.__members__.values():
+    trust = _TRUST.get(row.trust)
+    if said and trust is not None:
         segment = Segment(
-            tuple(said), row.kind, row.origin, Trust(row.trust), row.created, tuple(parents), row.id
+            tuple(said), row.kind, row.origin, trust, row.created, tuple(parents), row.id
         )
     if segment is None or segment.content_hash != row.content_hash:
         reason = f"segment {row.id} is not what was stored (its content hash differs)"
@@ -194,12 +205,8 @@ def _owned(
 ) -> set[int]:
     owned: set[int] = set()
     for portion in portions(as_ids(ids)):
-        query = select(segments.c.id).where(
-            segments.c.user_id == user_id, segments.c.id.in_(portion)
-        )
-        if not forgotten_too:
-            query = query.where(segments.c.state != FORGOTTEN)
-        owned.update(connection.execute(query).scalars())
+        rows = connection.execute(_OWNED, {"user_id": user_id, "ids": portion})
+        owned.update(each for each, state in rows if forgotten_too or state != FORGOTTEN)
     return owned
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from agentmem.errors import InvalidInput
 from agentmem.storage import encoding
@@ -16,10 +16,15 @@ NO_USER = 0
 """The id of a user who has stored nothing yet: no row has it."""
 
 
+_user_id = select(users.c.id).where(users.c.name == bindparam("name"))
+_owned = select(sessions.c.id).where(
+    sessions.c.id == bindparam("session_id"), sessions.c.user_id == bindparam("owner")
+)
+
+
 def user_id(connection: Connection, name: str) -> int:
     """The id of a user; `NO_USER` where there is none yet."""
-    query = select(users.c.id).where(users.c.name == name)
-    return connection.execute(query).scalar() or NO_USER
+    return connection.execute(_user_id, {"name": name}).scalar() or NO_USER
 
 
 def add_user(connection: Connection, name: str) -> int:
@@ -69,8 +74,8 @@ def check_owner(connection: Connection, owner: int, session_id: int) -> None:
     Raises:
         InvalidInput: naming the session's id.
     """
-    query = select(sessions.c.id).where(sessions.c.id == session_id, sessions.c.user_id == owner)
-    if connection.execute(query).first() is None:
+    names = {"session_id": session_id, "owner": owner}
+    if connection.execute(_owned, names).first() is None:
         raise InvalidInput(f"No session {session_id}: it does not exist or was removed.")
 
 
@@ -85,6 +90,11 @@ def set_settings(connection: Connection, session_id: int, settings: Mapping[str,
     """Replace a session's settings."""
     text = encoding.dump(settings, "The settings of a session")
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(settings=text))
+
+
+def rename(connection: Connection, session_id: int, name: str) -> None:
+    """Give a session another name."""
+    connection.execute(update(sessions).where(sessions.c.id == session_id).values(name=name))
 
 
 def remove(connection: Connection, session_id: int) -> None:
@@ -121,6 +131,12 @@ def last_turn(connection: Connection, session_id: int) -> TurnRow | None:
         .limit(1)
     )
     return _turn(connection.execute(query).first())
+
+
+def turns_of(connection: Connection, session_id: int) -> list[TurnRow]:
+    """All turns of a session, oldest first."""
+    query = _select_turns.where(turns.c.session_id == session_id).order_by(turns.c.number)
+    return [found for row in connection.execute(query) if (found := _turn(row)) is not None]
 
 
 def add_turn(

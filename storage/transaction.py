@@ -58,6 +58,11 @@ class Transaction:
         self._check_session(session_id)
         sessions.set_settings(self._connection, session_id, settings)
 
+    def rename_session(self, session_id: int, name: str) -> None:
+        """Give a session another name; no other of this user's may have it."""
+        self._check_session(session_id)
+        sessions.rename(self._connection, session_id, check_name(name, "A session's name"))
+
     def remove_session(self, session_id: int) -> int:
         """Delete a session and everything in it; how many segments that was."""
         self._check_session(session_id)

@@ -96,6 +96,21 @@ class Archive:
         with self._read() as (connection, user_id):
             return sessions.all_of(connection, user_id)
 
+    def set_aside(self, name: str) -> None:
+        """Free a session's name for a new one; the old one goes on under a numbered name.
+
+        Raises:
+            SessionBusy: somebody is using it.
+        """
+        rows = {row.name: row for row in self.sessions()}
+        if name not in rows:
+            return
+        number = 1
+        while f"{name}-{number}" in rows:
+            number += 1
+        with self.lease(rows[name].id), self.write() as transaction:
+            transaction.rename_session(rows[name].id, f"{name}-{number}")
+
     def remove_session(self, name: str) -> int:
         """Delete a session with everything in it, and return how many segments that was.
 
@@ -122,6 +137,12 @@ class Archive:
         with self._read() as (connection, user_id):
             sessions.check_owner(connection, user_id, session_id)
             return sessions.turn(connection, session_id, check_name(key, "A turn's key"))
+
+    def turns(self, session_id: int) -> list[TurnRow]:
+        """All turns of a session, oldest first."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            return sessions.turns_of(connection, session_id)
 
     def last_turn(self, session_id: int) -> TurnRow | None:
         """The newest turn of a session; None before the first."""

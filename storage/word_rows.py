@@ -12,12 +12,14 @@ from agentmem.storage.schema import segments, words
 from agentmem.storage.segments import FORGOTTEN, assemble, select_segments
 from agentmem.storage.terms import ANALYZER, analyze
 
+_insert = insert(words)
+
 
 def add(connection: Connection, segment: Segment) -> None:
     """Store the terms of a segment."""
     terms = " ".join(analyze(segment.text))
     values = {"segment_id": segment.id, "analyzer": ANALYZER, "terms": terms}
-    connection.execute(insert(words).values(values))
+    connection.execute(_insert, values)
 
 
 def remove(connection: Connection, segment_id: int) -> None:
