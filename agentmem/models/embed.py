@@ -163,7 +163,7 @@ def _load(path: Path) -> tuple[Any, Any]:
         tokenizer = Tokenizer.from_str((path / "tokenizer.json").read_text("utf-8"))
     except (OSError, SafetensorError, ValueError) as error:
         raise ModelCorrupt(
-            f"Cannot load the embedder in {path}: {error}. `agentmem setup --force` fetches it again."
+            f"Cannot load the embedder in {path}: {error}. Run `agentmem setup --force`."
         ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -45,6 +45,16 @@ MAX_TRIES = 4
 _REFUSALS = ("unsupported", "not support", "unknown", "unrecognized", "unexpected", "not allowed")
 
 
+class Connections(Protocol):
+    """The network side of a chat model."""
+
+    def interrupt(self) -> None:
+        """Break off the calls that are running; later ones work."""
+
+    def close(self) -> None:
+        """Break off everything for good."""
+
+
 class LangChainModel(ChatModel):
     """Asks a LangChain chat model, streaming.
 
@@ -61,7 +71,8 @@ class LangChainModel(ChatModel):
         caches_prefix: the provider is cheaper for an unchanged beginning.
         reports_finish: every whole stream tells why it ended, so one that does not was cut.
         arguments: passed with every call.
-        interrupt: closes the connections of running calls.
+        connections: the connections it uses, so that a call can be broken off; without them the
+            thread of an abandoned call lives until its next chunk.
     """
 
     def __init__(
@@ -77,7 +88,7 @@ class LangChainModel(ChatModel):
         caches_prefix: bool = True,
         reports_finish: bool = False,
         arguments: Mapping[str, Any] | None = None,
-        interrupt: Callable[[], None] = lambda: None,
+        connections: Connections | None = None,
     ) -> None:
         if seconds <= 0 or bytes_per_token <= 0:
             raise InvalidInput(
@@ -98,7 +109,7 @@ class LangChainModel(ChatModel):
         self._bytes_per_token = bytes_per_token
         self._reports_finish = reports_finish
         self._arguments = dict(arguments or {})
-        self._interrupt = interrupt
+        self._connections = connections
         self._refused: set[str] = set()
 
     def count_tokens(self, part: Part) -> int:
@@ -148,6 +159,15 @@ class LangChainModel(ChatModel):
         if rest:
             yield Delta(rest)
         yield Delta(completion=completion)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._connections is not None:
+            self._connections.close()
+
+    def _interrupt(self) -> None:
+        if self._connections is not None:
+            self._connections.interrupt()
 
     def _chunks(
         self, messages: list[Message], options: Options, deadline: float

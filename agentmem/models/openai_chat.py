@@ -20,25 +20,34 @@ NO_KEY = "none"
 """Servers on one's own machine ask for a key and do not look at it."""
 
 
-class OpenResponses:
-    """The responses an HTTP client has not finished reading, so that they can be closed."""
+class HttpConnections:
+    """An HTTP client whose running responses can be closed from another thread.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: a read that waits longer than this fails.
+    """
+
+    def __init__(self, seconds: float) -> None:
         self._responses: weakref.WeakSet[Any] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self.client = DefaultHttpxClient(timeout=seconds, event_hooks={"response": [self._note]})
 
-    def add(self, response: Any) -> None:
-        """Take note of a response (an event hook of the client)."""
-        with self._lock:
-            self._responses.add(response)
-
-    def close(self) -> None:
-        """Close them all: whoever reads one gets an error."""
+    def interrupt(self) -> None:
+        """Close the responses that are being read: their readers get an error."""
         with self._lock:
             responses = list(self._responses)
             self._responses.clear()
         for response in responses:
             response.close()
+
+    def close(self) -> None:
+        """Close all connections for good."""
+        self.interrupt()
+        self.client.close()
+
+    def _note(self, response: Any) -> None:
+        with self._lock:
+            self._responses.add(response)
 
 
 def openai_model(
@@ -60,23 +69,22 @@ def openai_model(
         seconds: of a whole call, tries and waits included.
         first_wait_seconds: before the second try.
     """
-    responses = OpenResponses()
-    client = DefaultHttpxClient(
-        timeout=seconds, event_hooks={"response": [responses.add]}, follow_redirects=True
-    )
+    connections = HttpConnections(seconds)
     settings: dict[str, Any] = {
         "model": model,
-        "http_client": client,
+        "http_client": connections.client,
         "max_retries": 0,
         "timeout": seconds,
         "use_responses_api": False,
     }
-    chat_model: BaseChatModel
-    if base_url is None:
-        chat_model = ChatOpenAI(**settings, **({"api_key": api_key} if api_key else {}))
-    else:
-        # The base class says `max_tokens`, which every such server understands.
-        chat_model = BaseChatOpenAI(**settings, base_url=base_url, api_key=api_key or NO_KEY)
+    if api_key or base_url is not None:
+        settings["api_key"] = api_key or NO_KEY
+    # The base class says `max_tokens`, which every server of others understands.
+    chat_model: BaseChatModel = (
+        ChatOpenAI(**settings)
+        if base_url is None
+        else BaseChatOpenAI(**settings, base_url=base_url)
+    )
     return LangChainModel(
         chat_model,
         name=f"openai-compatible:{model}" if base_url else f"openai:{model}",
@@ -86,5 +94,5 @@ def openai_model(
         alternates_roles=base_url is not None,
         reports_finish=True,
         arguments={"stream_usage": True},
-        interrupt=responses.close,
+        connections=connections,
     )

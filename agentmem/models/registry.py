@@ -6,9 +6,9 @@ import difflib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from agentmem.errors import ConfigError, InvalidInput, MissingExtra, ModelNotFound, ModelUnavailable
+from agentmem.errors import ConfigError, InvalidInput, MissingExtra, ModelNotFound
 from agentmem.models.base import ChatModel, Embedder
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ SERVERS = {
 }
 """Where servers on one's own machine answer, unless a `base_url` says otherwise."""
 EMBEDDER_FORMS = ("auto", "minilm", "hash", "hash:DIM", "hf:PATH")
-_MODEL_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt")
 
 
 def resolve_model(
@@ -68,16 +67,7 @@ def resolve_model(
         return _wrap(spec, context_window)
     form, _, name = spec.partition(":")
     if spec == "local" or (form == "hf" and name):
-        from agentmem.models.local import LocalModel
-        from agentmem.models.setup import model_dir
-
-        return LocalModel.load(
-            _hub_dir(name) if name else model_dir("smollm2"),
-            kv_format=kv_format,
-            threads=threads,
-            parked_ram_bytes=parked_ram_bytes,
-            dtype=dtype,
-        )
+        return _local(spec, kv_format, threads, parked_ram_bytes, dtype)
     if form == "scripted":
         from agentmem.models.scripted import ScriptedModel, read_script
 
@@ -129,6 +119,24 @@ def resolve_embedder(spec: str | Embedder | None) -> Embedder:
     )
 
 
+def _local(
+    spec: str, kv_format: str, threads: int | None, parked_ram_bytes: int, dtype: str | None
+) -> ChatModel:
+    from agentmem.models.setup import model_dir
+
+    source = model_dir("smollm2") if spec == "local" else spec
+    # After what may fail: this import takes seconds.
+    from agentmem.models.local import LocalModel
+
+    return LocalModel.load(
+        source,
+        kv_format=kv_format,
+        threads=threads,
+        parked_ram_bytes=parked_ram_bytes,
+        dtype=dtype,
+    )
+
+
 def _wrap(spec: object, context_window: int | None) -> ChatModel:
     from langchain_core.language_models import BaseChatModel
 
@@ -169,9 +177,10 @@ def _by_provider(
             f'The model {spec!r} needs LangChain: run `pip install ".[langchain]"`, and the '
             "package of the provider."
         ) from error
-    settings = {"base_url": base_url, "api_key": api_key}
+    given = {"base_url": base_url, "api_key": api_key}
+    settings: dict[str, Any] = {key: value for key, value in given.items() if value}
     try:
-        chat_model = init_chat_model(spec, **{key: one for key, one in settings.items() if one})
+        chat_model = init_chat_model(spec, **settings)
     except ImportError as error:
         raise MissingExtra(f"{error}") from error
     except ValueError as error:
@@ -179,26 +188,6 @@ def _by_provider(
             raise _unknown(spec) from error
         raise ConfigError(f"The model {spec!r} cannot be opened: {error}") from error
     return LangChainModel(chat_model, name=spec, context_tokens=context_window)
-
-
-def _hub_dir(name: str) -> Path:
-    """The folder of a model: itself, or fetched from the hub once and cached there."""
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return path
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise ModelNotFound(f"The model 'hf:{name}' must be a folder or an id of the hub: {path}.")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(_MODEL_FILES)))
-    except (RepositoryNotFoundError, HFValidationError) as error:
-        raise ModelNotFound(f"No model {name!r} is at the hub, and no folder: {error}") from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise ModelUnavailable(
-            f"The model {name!r} is not on this machine, and the hub cannot be reached: {error}"
-        ) from error
 
 
 def _nearest(spec: str) -> str | None:
