@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentmem import Agent, ScriptedModel
+from agentmem.cli.piped import PipedChat
+from agentmem.models.base import Delta, Options, Part
+from agentmem.models.embed import HashEmbedder
 from tests.cli_run import SCRIPTED, run_cli, start_cli
 
 
@@ -231,21 +237,33 @@ def test_a_signal_between_turns_ends_the_command_and_loses_nothing(
     assert again.of_type("reply")[0]["repeated"] is True
 
 
-def test_a_signal_during_a_reply_keeps_the_partial_reply(scripted: Path) -> None:
-    # A reply of many tokens, so that the signal finds it under way.
-    model = script(scripted, "word " * 2_000_000)
-    chat = start_cli("chat", "--json", "--model", model, "--budget", "100000",
-                     "--max-new-tokens", "90000")  # fmt: skip
-    read_event(chat)
-    send(chat, 1)
-    time.sleep(0.3)
-    chat.send_signal(signal.SIGTERM)
-    stdout, stderr = chat.communicate(timeout=30)
-    assert (chat.returncode, stderr) == (143, b"")
-    reply = json.loads(stdout.splitlines()[-1])
+class Signalled(ScriptedModel):
+    """Gets a signal in the middle of its reply."""
+
+    def __init__(self, signum: signal.Signals) -> None:
+        super().__init__(["one two three four five"])
+        self.signum = signum
+
+    def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
+        """Stream, and be signalled before the third token."""
+        for number, delta in enumerate(super().generate(prompt, options)):
+            if number == 2:
+                signal.raise_signal(self.signum)
+            yield delta
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_a_reply_keeps_the_partial_reply_and_leaves(
+    signum: signal.Signals, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Agent(Signalled(signum), embedder=HashEmbedder()) as agent:
+        lines = io.BytesIO(b"hello\nnever read\n")
+        assert PipedChat(agent, as_json=True).run(lines) == code
+    reply = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (reply["type"], reply["finish_reason"]) == ("reply", "interrupted")
-    stored = [row for row in run_cli("show", "--json").events if row["origin"] == "assistant"]
-    assert [row["text"] for row in stored] == [reply["text"]]
+    assert reply["text"].startswith("one") and "five" not in reply["text"]
+    stored = [row for row in run_cli("show", "--json").events if row["origin"] != "system"]
+    assert [row["text"] for row in stored] == ["hello", reply["text"]]
 
 
 def test_ten_kills_lose_no_acknowledged_turn_and_store_none_twice() -> None:
