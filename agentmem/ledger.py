@@ -7,6 +7,7 @@ the commit. The ledger decides nothing: it refuses what must not happen and reco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agentmem.context import Context
@@ -16,7 +17,14 @@ from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
 from agentmem.segment import Segment
 from agentmem.storage.archive import Archive
-from agentmem.storage.rows import DecisionRow, SessionRow, StoredSegment, WindowEntry
+from agentmem.storage.rows import (
+    DecisionRow,
+    SessionRow,
+    StoredSegment,
+    WindowEntry,
+    WindowVia,
+)
+from agentmem.storage.transaction import Transaction
 
 KEEP_TURNS = 8
 """A segment that was decided to be kept is not offered again for so many turns."""
@@ -59,71 +67,138 @@ class Ledger:
         self._kv = kv
         self._summarizer = summarizer
 
-    def apply(self, decision: Decision, cost: Mapping[str, Any] | None = None) -> Decided:
-        """Carry a decision out: one transaction, then window and KV follow.
+    def apply(self, decision: Decision) -> Decided:
+        """Carry one decision out.
 
         Raises:
             InvalidInput: it cannot be carried out (pinned, core, not in the window, over budget).
         """
-        ids = decision.segment_ids
         self._check(decision)
-        before = self._context.snapshot()
-        tokens_before = self._context.num_tokens
-        touched = self._archive.segments(ids)
-        summary: Segment | None = None
-        writer = ""
-        if decision.action == "summarize":
-            if self._summarizer is None:
-                raise InvalidInput("There is no model here to write a summary with.")
-            summary, writer = self._summarizer([stored.segment for stored in touched])
-        effect: dict[str, Any] = {"tokens_before": tokens_before}
-        after = [
-            row for row in before if decision.action not in _LEAVES or row.segment_id not in ids
-        ]
-        if decision.action in ("bring_back", "pin"):
-            after = [row for row in after if row.segment_id not in ids]
-            after += [self._back(stored.segment) for stored in touched]
-        with self._archive.write() as transaction:
-            if summary is not None:
-                summary = transaction.add_segment(self._session.id, self.turn, summary)
-                after.append(WindowEntry(summary.id, summary.place, "prompt", None))
-                effect |= {"summary_id": summary.id, "written_by": writer}
-            if decision.action == "drop":
-                transaction.set_state(ids, "archived")
-            elif decision.action == "summarize":
-                transaction.set_state(ids, "summarized")
-            elif decision.action == "keep":
-                transaction.set_kept_until(ids, self.turn + KEEP_TURNS)
-            else:
-                transaction.set_state(ids, "live")
-                if decision.action == "pin":
-                    transaction.set_pinned(ids, True)
-            tokens_after = tokens_before + self._change(before, after, touched, summary)
-            effect["tokens_after"] = tokens_after
-            transaction.set_window(self._session.id, self._ordered(after))
-            decision_id = transaction.add_decision(
-                self._session.id,
-                self.turn,
-                decision,
-                window_before=before,
-                window_after=self._ordered(after),
-                states_before={one.segment.id: (one.state, one.pinned) for one in touched},
-                effect=effect,
-                cost=dict(cost or {}),
-            )
-        self._become(after)
+        return self.apply_all([decision])[0]
+
+    def apply_all(
+        self, decisions: Sequence[Decision], cost: Mapping[str, Any] | None = None
+    ) -> list[Decided]:
+        """Carry decisions out in order, in one transaction; window and KV follow it.
+
+        One that cannot be carried out is refused and the others go on: its event is not `valid`.
+
+        Args:
+            decisions: what is to happen.
+            cost: of deciding, for the log.
+        """
+        # Models are asked before the transaction: it is never held across a call of one.
+        summaries = {i: self._summarize(decision) for i, decision in enumerate(decisions)}
+        start = self._context.snapshot()
+        events: list[Decided] = []
+        try:
+            with self._archive.write() as transaction:
+                for i, decision in enumerate(decisions):
+                    try:
+                        self._check(decision)
+                    except InvalidInput as error:
+                        events.append(self.refuse(decision, str(error)))
+                        continue
+                    events.append(self._carry_out(transaction, decision, summaries[i], cost or {}))
+                transaction.set_window(self._session.id, self._context.snapshot())
+        except BaseException:
+            self._become(start)
+            raise
+        return events
+
+    def refuse(self, decision: Decision, reason: str) -> Decided:
+        """The event of a decision that was not carried out."""
+        tokens = self._context.num_tokens
+        return self._event(0, decision, tokens, reason=reason)
+
+    def _event(
+        self, decision_id: int, decision: Decision, tokens_before: int, *, reason: str = ""
+    ) -> Decided:
         return Decided(
             decision_id,
             self.turn_key,
             decision.action,
-            ids,
+            decision.segment_ids,
             decision.source,
-            decision.reason,
-            True,
-            decision.tool_call,
-            tokens_before,
-            self._context.num_tokens,
+            reason or decision.reason,
+            valid=decision_id > 0,
+            tool_call=decision.tool_call,
+            tokens_before=tokens_before,
+            tokens_after=self._context.num_tokens,
         )
+
+    def _summarize(self, decision: Decision) -> tuple[Segment, str] | None:
+        """The summary a decision asks for, and who wrote it; None where it asks for none."""
+        if decision.action != "summarize":
+            return None
+        try:
+            self._check(decision)
+        except InvalidInput:
+            return None
+        assert self._summarizer is not None, "checked"
+        originals = self._archive.segments(decision.segment_ids)
+        return self._summarizer([stored.segment for stored in originals])
+
+    def _carry_out(
+        self,
+        transaction: Transaction,
+        decision: Decision,
+        summary: tuple[Segment, str] | None,
+        cost: Mapping[str, Any],
+    ) -> Decided:
+        """Change rows and window by one checked decision, and log it."""
+        context, ids = self._context, decision.segment_ids
+        before, tokens_before = context.snapshot(), context.num_tokens
+        inside = all(one in context for one in ids)
+        touched = [context[one].stored for one in ids] if inside else self._archive.segments(ids)
+        effect: dict[str, Any] = {"tokens_before": tokens_before}
+        if decision.action == "drop":
+            transaction.set_state(ids, "archived")
+            context.remove(ids)
+        elif decision.action == "summarize":
+            assert summary is not None, "checked"
+            segment = transaction.add_segment(self._session.id, self.turn, summary[0])
+            transaction.set_state(ids, "summarized")
+            context.remove(ids)
+            context.put(StoredSegment(segment, self._session.id, self.turn))
+            effect |= {"summary_id": segment.id, "written_by": summary[1]}
+        elif decision.action == "keep":
+            kept_until = self.turn + KEEP_TURNS
+            transaction.set_kept_until(ids, kept_until)
+            for stored in touched:
+                entry = context[stored.segment.id]
+                self._put_again(replace(stored, kept_until=kept_until), entry.until_turn)
+        else:
+            transaction.set_state(ids, "live")
+            pinned = decision.action == "pin"
+            if pinned:
+                transaction.set_pinned(ids, True)
+            for stored in touched:
+                self._put_again(
+                    replace(stored, state="live", pinned=stored.pinned or pinned), until_turn=None
+                )
+        effect["tokens_after"] = context.num_tokens
+        decision_id = transaction.add_decision(
+            self._session.id,
+            self.turn,
+            decision,
+            window_before=before,
+            window_after=context.snapshot(),
+            states_before={one.segment.id: (one.state, one.pinned) for one in touched},
+            effect=effect,
+            cost=dict(cost),
+        )
+        return self._event(decision_id, decision, tokens_before)
+
+    def _put_again(self, stored: StoredSegment, until_turn: int | None) -> None:
+        """Place a segment, as KV where there is a record of it, unless it is here already."""
+        segment_id = stored.segment.id
+        via: WindowVia = "prompt"
+        if segment_id in self._context and self._context[segment_id].via != "text":
+            via = self._context[segment_id].via
+        elif self._kv is not None and self._kv.has(segment_id):
+            via = "kv"
+        self._context.put(stored, via=via, until_turn=until_turn)
 
     def _check(self, decision: Decision) -> None:
         """Refuse what must not happen.
@@ -141,6 +216,8 @@ class Ledger:
                 entry = self._context[one]
                 if entry.segment.kind == "core_block":
                     raise InvalidInput(f"Segment {one} is the system prompt: it always stays.")
+                if decision.action == "summarize" and self._summarizer is None:
+                    raise InvalidInput("There is no model here to write a summary with.")
                 if entry.pinned and decision.source != "user":
                     raise InvalidInput(f"Segment {one} is pinned.")
                 if decision.action == "summarize" and entry.segment.kind == "summary":
@@ -200,11 +277,7 @@ class Ledger:
             after = [r for r in after if r.segment_id != row.effect.get("summary_id")]
         self._check_undo(after, row)
         tokens_before = self._context.num_tokens
-        action: Action = {
-            "drop": "bring_back",
-            "summarize": "bring_back",
-            "bring_back": "drop",
-        }.get(decision.action, decision.action)  # type: ignore[assignment]
+        action = _REVERSE.get(decision.action, decision.action)
         reverse = Decision(
             action,
             ids,
@@ -299,27 +372,6 @@ class Ledger:
                     dropped_kv += 1
         self._become(kept)
         return {"segment": segment_id, "summaries": summaries, "kv_records": dropped_kv}
-
-    def _back(self, segment: Segment) -> WindowEntry:
-        """Where a segment stands when it comes back to stay."""
-        held = self._kv is not None and self._kv.has(segment.id)
-        return WindowEntry(segment.id, segment.place, "kv" if held else "prompt", None)
-
-    def _change(
-        self,
-        before: Iterable[WindowEntry],
-        after: Iterable[WindowEntry],
-        touched: Iterable[StoredSegment],
-        summary: Segment | None,
-    ) -> int:
-        """Tokens by which the window changes."""
-        was = {row.segment_id for row in before}
-        now = {row.segment_id for row in after}
-        change = -sum(self._context[one].num_tokens for one in was - now)
-        by_id = {stored.segment.id: stored.segment for stored in touched}
-        if summary is not None:
-            by_id[summary.id] = summary
-        return change + sum(self._context.count(by_id[one]) for one in now - was)
 
     def _ordered(self, rows: Iterable[WindowEntry]) -> list[WindowEntry]:
         core = {entry.id for entry in self._context if entry.segment.kind == "core_block"}

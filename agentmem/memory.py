@@ -20,7 +20,7 @@ from agentmem.events import Decided
 from agentmem.explain import Explanation, explain
 from agentmem.finder import Finder
 from agentmem.ledger import Ledger, Summarizer
-from agentmem.models.base import Embedder, KVTier
+from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.recall import Recall
 from agentmem.segment import Segment, State
 from agentmem.storage.archive import Archive
@@ -99,7 +99,7 @@ class Memory:
             raise InvalidInput(f"`k` must lie in 1..1000: got {k}.")
         while self.finder.embed_pending():
             pass
-        ranked = [s for s in self.finder.rank(query) if s.cosine > 0 or s.words > 0][:k]
+        ranked = [s for s in self.finder.rank(query) if (s.cosine or 0) > 0 or s.words > 0][:k]
         stored = self.archive.segments([scored.segment_id for scored in ranked])
         return [
             Hit(
@@ -107,7 +107,7 @@ class Memory:
                 scored.score,
                 self.state(one),
                 one.turn,
-                {"vector": scored.cosine, "words": scored.words},
+                {"vector": scored.cosine or 0.0, "words": scored.words},
             )
             for scored, one in zip(ranked, stored, strict=True)
         ]
@@ -130,18 +130,21 @@ class Memory:
 
     def state(self, stored: StoredSegment) -> State:
         """Where a segment lives, the KV tier counted in."""
-        states = self.kv.usage().states if self.kv is not None else {}
-        return _overlay(stored.segment.id, stored.state, states)
+        return refined(stored.segment.id, stored.state, self.held_states())
+
+    def held_states(self) -> Mapping[PartKey, State]:
+        """Where the KV tier holds each part it knows; empty without one."""
+        return self.kv.usage().states if self.kv is not None else {}
 
     def states(self) -> dict[str, int]:
         """Segments of this session per state, the KV tier counted in."""
         counts: dict[str, int] = {
             state: count for state, count in self.archive.states(self.session.id).items() if count
         }
-        held = self.kv.usage().states if self.kv is not None else {}
+        held = self.held_states()
         for key in (key for key in held if isinstance(key, int)):
             base: State = "live" if key in self.context else "archived"
-            state = _overlay(key, base, held)
+            state = refined(key, base, held)
             if state != base and counts.get(base, 0) > 0:
                 counts[base] -= 1
                 counts[state] = counts.get(state, 0) + 1
@@ -151,7 +154,7 @@ class Memory:
         """Every segment of the window with its evidence, in order."""
         attention = self.kv.attention() if self.kv is not None else {}
         similarity = {} if vector is None else self.finder.similarity(vector)
-        states = self.kv.usage().states if self.kv is not None else {}
+        states = self.held_states()
         return [
             Candidate(
                 segment=entry.segment,
@@ -161,7 +164,7 @@ class Memory:
                 attention=attention.get(entry.id),
                 recalls=entry.stored.recalls,
                 similarity=similarity.get(entry.id),
-                state=_overlay(entry.id, entry.state, states),
+                state=refined(entry.id, entry.state, states),
                 pinned=entry.pinned,
                 protected=self._protection(entry.stored, entry.recalled),
             )
@@ -258,7 +261,7 @@ class Memory:
         }
 
 
-def _overlay(segment_id: int, state: State, held: Mapping[int | str, State]) -> State:
+def refined(segment_id: int, state: State, held: Mapping[PartKey, State]) -> State:
     """The archive's state as the KV tier refines it: a derived tier adds, it never contradicts."""
     kv_state = held.get(segment_id)
     if state == "live" and kv_state == "compressed":

@@ -24,13 +24,13 @@ class Scored:
     Args:
         segment_id: which.
         score: sum of the two z-scores.
-        cosine: of the embeddings, in [-1, 1]; 0 while the segment has none.
+        cosine: of the embeddings, in [-1, 1]; None while the segment has none.
         words: share of the query's word evidence (BM25, by its best segment's) in [0, 1].
     """
 
     segment_id: int
     score: float
-    cosine: float
+    cosine: float | None
     words: float
 
 
@@ -66,14 +66,23 @@ class Recall:
         ids = np.union1d(vector_ids, word_ids)
         if ids.size == 0:
             return []
-        cosine = _spread(ids, vector_ids, cosines)
-        word = _spread(ids, word_ids, bm25)
+        # A segment without a vector is neither near nor far.
+        average = float(cosines.mean()) if cosines.size else 0.0
+        cosine = _spread(ids, vector_ids, cosines, default=average)
+        word = _spread(ids, word_ids, bm25, default=0.0)
+        embedded = np.isin(ids, vector_ids)
         score = _z(cosine) + _z(word)
         best_word = float(word.max())
         share = word / best_word if best_word > 0 else word
         order = np.lexsort((-ids, -score))
         return [
-            Scored(int(ids[i]), float(score[i]), float(cosine[i]), float(share[i])) for i in order
+            Scored(
+                int(ids[i]),
+                float(score[i]),
+                float(cosine[i]) if embedded[i] else None,
+                float(share[i]),
+            )
+            for i in order
         ]
 
     def worth(self, text: str, ranked: list[Scored]) -> list[Scored]:
@@ -88,15 +97,19 @@ class Recall:
         return [
             scored
             for scored in ranked
-            if scored.score >= floor and scored.cosine >= self.min_cosine
+            if scored.score >= floor and (scored.cosine is None or scored.cosine >= self.min_cosine)
         ][: self.max_segments]
 
 
 def _spread(
-    ids: NDArray[np.int64], some: NDArray[np.int64], scores: NDArray[np.float32]
+    ids: NDArray[np.int64],
+    some: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    *,
+    default: float,
 ) -> NDArray[np.float64]:
-    """Scores laid out over all ids; 0 where an index has none."""
-    full = np.zeros(ids.size, dtype=np.float64)
+    """Scores laid out over all ids; `default` where an index has none."""
+    full = np.full(ids.size, default, dtype=np.float64)
     full[np.searchsorted(ids, some)] = scores
     return full
 

@@ -6,6 +6,7 @@ newest message. They leave by themselves: no decision is made about them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.events import RecalledSegment, Via
-from agentmem.memory import Memory
-from agentmem.recall import Scored
-from agentmem.segment import Trust
+from agentmem.memory import Memory, refined
+from agentmem.segment import State, Trust
 from agentmem.storage.rows import StoredSegment
 
 RecallMode = Literal["kv", "text", "off"]
@@ -37,11 +37,11 @@ class Recollection:
         """Let go what was recalled and not used since."""
         self.memory.context.remove(self.memory.context.expired(turn))
 
-    def make_room(self, tokens_over: int) -> None:
+    def make_room(self, tokens_over: int, *, keep: Collection[int] = ()) -> None:
         """Let recalled segments go, the longest here first, until so many tokens are free."""
         context = self.memory.context
         target = context.num_tokens - tokens_over
-        recalled = [entry for entry in context if entry.recalled]
+        recalled = [entry for entry in context if entry.recalled and entry.id not in keep]
         for entry in sorted(recalled, key=lambda entry: (entry.until_turn or 0, entry.id)):
             if context.num_tokens <= target:
                 return
@@ -52,6 +52,8 @@ class Recollection:
     ) -> tuple[RecalledSegment, ...]:
         """Bring back what the message needs, best first, while there is room.
 
+        What an earlier message brought back and this one does not need makes room for it.
+
         Args:
             newest: the message's own segment; it is not in the window yet.
             text: the message, whole.
@@ -60,52 +62,67 @@ class Recollection:
         if self.mode == "off":
             return ()
         memory, context = self.memory, self.memory.context
-        ranked = [s for s in memory.finder.rank(text, vector) if s.segment_id != newest.segment.id]
+        ranked = [
+            scored
+            for scored in memory.finder.rank(text, vector)
+            if scored.segment_id != newest.segment.id
+        ]
         until = memory.turn + memory.recall.lifetime_turns
-        room = self._room(context.count(newest.segment))
+        incoming = context.count(newest.segment)
+        worth = memory.recall.worth(text, ranked)
+        away = [scored.segment_id for scored in worth if scored.segment_id not in context]
+        found = {stored.segment.id: stored for stored in memory.archive.segments(away)}
+        states = memory.held_states()
         back: list[RecalledSegment] = []
         used: list[int] = []
-        for scored in memory.recall.worth(text, ranked):
+        for scored in worth:
             if scored.segment_id in context:
                 entry = context[scored.segment_id]
                 if entry.recalled:
                     context.put(entry.stored, via=entry.via, until_turn=until)
                 used.append(scored.segment_id)
                 continue
-            taken = self._place(scored, until, room)
+            stored = found[scored.segment_id]
+            state = refined(scored.segment_id, stored.state, states)
+            taken = self._place(stored, scored.score, state, until, incoming, used)
             if taken is not None:
                 back.append(taken)
                 used.append(taken.id)
-                room -= taken.num_tokens
         if used:
             with memory.archive.write() as transaction:
                 transaction.add_recalls(used, memory.turn)
         return tuple(back)
 
-    def _room(self, incoming: int) -> int:
+    def _over(self, incoming: int) -> int:
+        """Tokens by which recall is over its share, or the window over what it may hold."""
         context, budget = self.memory.context, self.memory.context.budget
-        share = budget.recall_tokens - context.recalled_tokens
-        free = budget.max_tokens - budget.reserve - context.num_tokens - incoming
-        return min(share, free)
+        share = context.recalled_tokens - budget.recall_tokens
+        total = context.num_tokens + incoming + budget.reserve - budget.max_tokens
+        return max(share, total)
 
-    def _place(self, scored: Scored, until: int, room: int) -> RecalledSegment | None:
-        """Place one segment; None where it does not fit or must not come back."""
-        memory, context = self.memory, self.memory.context
-        stored = memory.segment(scored.segment_id)
-        if stored.segment.kind == "core_block":
-            return None
+    def _place(
+        self,
+        stored: StoredSegment,
+        score: float,
+        state: State,
+        until: int,
+        incoming: int,
+        used: Collection[int],
+    ) -> RecalledSegment | None:
+        """Place one segment; None where it does not fit."""
+        memory, context, segment_id = self.memory, self.memory.context, stored.segment.id
         as_kv = (
             self.mode == "kv"
             and memory.kv is not None
-            and memory.kv.has(scored.segment_id)
+            and memory.kv.has(segment_id)
             and stored.segment.trust >= Trust.USER
         )
         via: Via = "kv" if as_kv else "text"
         before = context.num_tokens
         context.put(stored, via=via, until_turn=until)
         tokens = context.num_tokens - before
-        if tokens > room:
-            context.remove([scored.segment_id])
+        self.make_room(self._over(incoming), keep=(*used, segment_id))
+        if self._over(incoming) > 0:
+            context.remove([segment_id])
             return None
-        state = memory.state(stored)
-        return RecalledSegment(scored.segment_id, scored.score, state, via, tokens)
+        return RecalledSegment(segment_id, score, state, via, tokens)

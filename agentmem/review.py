@@ -7,16 +7,14 @@ not fit the policy may also take what was to be kept for a while.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.controller import Controller
 from agentmem.decision import Candidate, Decision
-from agentmem.errors import InvalidInput
 from agentmem.events import Decided
 from agentmem.memory import Memory
 from agentmem.recollection import Recollection
@@ -60,14 +58,14 @@ class Review:
             "seconds": round(verdict.seconds, 3),
             "raw": tuple(verdict.raw),
         }
-        yield from self._apply(verdict.decisions, cost)
+        yield from memory.ledger.apply_all(verdict.decisions, cost)
         if self.must_free(incoming) > 0:
-            yield from self._apply(self._last_resort(incoming, vector), {})
+            yield from memory.ledger.apply_all(self._last_resort(incoming, vector))
         for refusal in verdict.refusals:
             decision = Decision(
                 refusal.action, refusal.segment_ids, "controller", tool_call=refusal.tool_call
             )
-            yield self._refused(decision, refusal.reason)
+            yield memory.ledger.refuse(decision, refusal.reason)
 
     def due(self, incoming: int) -> bool:
         """Whether the window must be reviewed before so many tokens enter."""
@@ -82,30 +80,6 @@ class Review:
         context = self.memory.context
         budget = context.budget
         return context.num_tokens + incoming + budget.reserve - budget.max_tokens
-
-    def _apply(self, decisions: Sequence[Decision], cost: Mapping[str, Any]) -> Iterator[Decided]:
-        """Carry decisions out one by one; one that cannot be is reported and passed over."""
-        for decision in decisions:
-            try:
-                decided = self.memory.ledger.apply(decision, cost)
-            except InvalidInput as error:
-                decided = self._refused(decision, str(error))
-            yield decided
-
-    def _refused(self, decision: Decision, reason: str) -> Decided:
-        tokens = self.memory.context.num_tokens
-        return Decided(
-            0,
-            self.memory.ledger.turn_key,
-            decision.action,
-            decision.segment_ids,
-            decision.source,
-            reason,
-            valid=False,
-            tool_call=decision.tool_call,
-            tokens_before=tokens,
-            tokens_after=tokens,
-        )
 
     def _last_resort(self, incoming: int, vector: NDArray[np.float32] | None) -> list[Decision]:
         """Drops until message and reply fit, out of all that is not pinned, core or newest."""

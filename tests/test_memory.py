@@ -1,0 +1,235 @@
+"""Memory: every decision is explained, and every decision can be taken back."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from agentmem import Agent, ScriptedModel
+from agentmem.decision import Decision
+from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
+from agentmem.models.embed import HashEmbedder
+from agentmem.opening import open_memory
+from agentmem.recollection import RecallMode
+from tests.agents import make_agent, talk, window
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    made = make_agent(tmp_path, ScriptedModel(has_kv=True, asides=["They talked."] * 99))
+    talk(made, 4)
+    return made
+
+
+def test_a_dropped_segment_leaves_the_window_and_stays_searchable(agent: Agent) -> None:
+    decided = agent.memory.drop(2)
+    assert 2 not in agent.context and decided.tokens_after < decided.tokens_before
+    assert agent.memory.search("market apples")[0].segment.id == 2
+
+
+@pytest.mark.parametrize("action", ["drop", "summarize", "keep", "pin"])
+def test_undo_at_once_brings_back_the_identical_window(agent: Agent, action: str) -> None:
+    before = window(agent)
+    decided = getattr(agent.memory, action)(2)
+    undone = agent.memory.undo(decided.id)
+    assert window(agent) == before
+    assert undone.reason == f"Undo of decision {decided.id} ({action})."
+    assert agent.memory.archive.window(agent.memory.session.id) == list(agent.context.snapshot())
+
+
+def test_undo_takes_the_last_decision_first_and_never_one_twice(agent: Agent) -> None:
+    start = window(agent)
+    agent.memory.drop(2)
+    agent.memory.drop(3)
+    agent.memory.undo()
+    agent.memory.undo()
+    assert window(agent) == start
+    with pytest.raises(InvalidInput, match="no decision to undo"):
+        agent.memory.undo()
+
+
+def test_a_decision_is_undone_only_once(agent: Agent) -> None:
+    decided = agent.memory.drop(2)
+    undone = agent.memory.undo(decided.id)
+    with pytest.raises(InvalidInput, match=f"was undone by {undone.id}"):
+        agent.memory.undo(decided.id)
+
+
+def test_any_of_many_random_decisions_undone_at_once_restores_the_window(agent: Agent) -> None:
+    random.seed(5)
+    for _ in range(60):
+        movable = [entry.id for entry in agent.context if entry.segment.kind == "turn"]
+        gone = [i for i in range(2, 10) if i not in agent.context]
+        before = window(agent)
+        verb = random.choice(["drop", "summarize", "pin", "keep", "restore"])
+        if verb == "restore":
+            if not gone:
+                continue
+            agent.memory.restore(random.choice(gone))
+        elif movable:
+            try:
+                getattr(agent.memory, verb)(random.choice(movable))
+            except InvalidInput:
+                continue
+        else:
+            continue
+        agent.memory.undo()
+        assert window(agent) == before
+        if gone and random.random() < 0.5:
+            agent.memory.restore(gone[0])
+        elif movable:
+            agent.memory.drop(movable[0])
+
+
+def test_undo_later_brings_back_the_segment_if_the_budget_holds_it(agent: Agent) -> None:
+    decided = agent.memory.drop(2)
+    agent.chat("Something else was said since then.")
+    agent.memory.undo(decided.id)
+    assert 2 in agent.context
+    assert [entry.id for entry in agent.context][:3] == [1, 2, 3]
+
+
+def test_undo_is_blocked_when_the_window_would_be_over_budget(agent: Agent) -> None:
+    decided = agent.memory.ledger.apply(Decision("drop", (2,), "user"))
+    while agent.context.num_tokens < 395:
+        agent.context.put(agent.memory.segment(2))
+        break
+    budget = agent.context.budget
+    object.__setattr__(budget, "max_tokens", agent.context.num_tokens - 1)
+    agent.context.remove([2])
+    with pytest.raises(UndoBlocked, match="over the budget") as caught:
+        agent.memory.undo(decided.id)
+    assert caught.value.tokens_over == 1
+
+
+def test_undoing_a_summary_brings_its_originals_back_and_takes_it_out(agent: Agent) -> None:
+    before = window(agent)
+    agent.memory.summarize(2, 3, 4)
+    summary = next(e for e in agent.context if e.segment.kind == "summary")
+    assert [entry.id for entry in agent.context][:2] == [1, summary.id]
+    assert summary.segment.parents == (2, 3, 4)
+    agent.memory.undo()
+    assert window(agent) == before
+
+
+def test_originals_of_a_summary_stay_byte_identical_in_the_archive(agent: Agent) -> None:
+    texts = [agent.memory.segment(i).segment for i in (2, 3)]
+    agent.memory.summarize(2, 3)
+    assert [agent.memory.segment(i).segment for i in (2, 3)] == texts
+    assert agent.memory.segment(2).state == "summarized"
+
+
+def test_restore_brings_a_segment_back_to_its_place(agent: Agent) -> None:
+    before = window(agent)
+    agent.memory.drop(3)
+    agent.memory.restore(3)
+    assert [row[0] for row in window(agent)] == [row[0] for row in before]
+
+
+def test_restore_beyond_the_budget_is_refused_with_the_sum(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 40)
+        gone = [i for i in range(2, 70) if i not in agent.context]
+        with pytest.raises(InvalidInput, match="over the budget of 400"):
+            agent.memory.restore(*gone)
+
+
+def test_a_pinned_segment_survives_every_review(agent: Agent) -> None:
+    agent.memory.pin(2)
+    talk(agent, 25)
+    assert 2 in agent.context
+    agent.memory.unpin(2)
+    talk(agent, 25)
+    assert 2 not in agent.context
+
+
+def test_pins_cannot_fill_the_window(agent: Agent) -> None:
+    talk(agent, 4)
+    with pytest.raises(InvalidInput, match="at most 100 may be pinned"):
+        agent.memory.pin(*[entry.id for entry in agent.context if entry.id > 1])
+
+
+def test_a_kept_segment_is_not_offered_for_eight_turns(agent: Agent) -> None:
+    agent.memory.keep(2)
+    protected = {c.id: c.protected for c in agent.memory.candidates()}
+    assert protected[2] == "kept"
+    talk(agent, 8)
+    assert {c.id: c.protected for c in agent.memory.candidates()}.get(2, "") == ""
+
+
+def test_the_system_prompt_cannot_be_dropped_or_forgotten(agent: Agent) -> None:
+    with pytest.raises(InvalidInput, match="system prompt"):
+        agent.memory.drop(1)
+    with pytest.raises(InvalidInput, match="system prompt"):
+        agent.memory.forget(1)
+
+
+@pytest.mark.parametrize("verb", ["drop", "keep", "pin", "restore", "summarize", "why", "forget"])
+def test_an_unknown_segment_is_named(agent: Agent, verb: str) -> None:
+    with pytest.raises(SegmentNotFound, match="999"):
+        getattr(agent.memory, verb)(999)
+
+
+def test_why_names_evidence_runner_up_and_what_would_have_kept_it(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 40)
+        text = str(agent.memory.why(2))
+    assert "It is not in the window (parked)." in text
+    assert "dropped by policy window" in text
+    assert "Evidence: num tokens" in text
+    assert "Runner-up: Segment" in text
+    assert "It would have stayed: a pin" in text
+
+
+def test_why_answers_for_every_segment_that_is_not_in_the_window(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 30)
+        for stored in agent.memory.archive.session_segments(agent.memory.session.id):
+            if stored.segment.id not in agent.context:
+                assert agent.memory.why(stored.segment.id).decisions
+
+
+def test_forget_takes_the_text_out_of_every_tier(agent: Agent) -> None:
+    agent.memory.summarize(2, 3)
+    receipt = agent.memory.forget(2)
+    assert len(receipt["summaries"]) == 1
+    assert all(hit.segment.id != 2 for hit in agent.memory.search("market apples"))
+    with pytest.raises(SegmentNotFound):
+        agent.memory.segment(2)
+    assert "apples" not in agent.window_text()
+    agent.chat("Go on.")
+
+
+def test_states_count_the_kv_tier_in(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 40)
+        states = agent.memory.states()
+    assert states["parked"] > 0 and states["live"] > 0
+    assert sum(states.values()) == 81
+
+
+@pytest.mark.parametrize("k", [0, -1, 1001])
+def test_a_search_for_too_few_or_too_many_is_refused(agent: Agent, k: int) -> None:
+    with pytest.raises(InvalidInput, match=str(k)):
+        agent.memory.search("market", k=k)
+
+
+def test_memory_opens_without_a_model(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 40)
+        before = [row[0] for row in window(agent)]
+    with open_memory(store=tmp_path / "me.db", embedder=HashEmbedder()) as memory:
+        assert [entry.id for entry in memory.context] == before
+        assert memory.search("cello orchestra")
+        memory.drop(before[-1])
+        memory.undo()
+        with pytest.raises(InvalidInput, match="no model"):
+            memory.summarize(before[-1])
+    with make_agent(tmp_path) as agent:
+        assert [row[0] for row in window(agent)] == before
+
+
+def test_recall_modes_are_checked(tmp_path: Path) -> None:
+    wrong: RecallMode = "sometimes"  # type: ignore[assignment]
+    with pytest.raises(InvalidInput, match="sometimes"):
+        make_agent(tmp_path, recall=wrong)
