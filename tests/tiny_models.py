@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,34 @@ def save_tiny_model(
     tiny_llama(seed=seed, **config).save_pretrained(folder)
     tiny_tokenizer(chat_template).save_pretrained(folder)
     return folder
+
+
+@cache
+def _metaspace_json() -> str:
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=["<unk>", *CONTROL_TOKENS, *(f"<0x{byte:02X}>" for byte in range(256))],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([_WORDS], trainer)
+    state = json.loads(tokenizer.to_str())
+    # The trainer knows no other way to have the bytes in the vocabulary.
+    state["added_tokens"] = [
+        token for token in state["added_tokens"] if not token["content"].startswith("<0x")
+    ]
+    return json.dumps(state)
+
+
+def tiny_metaspace_tokenizer(chat_template: str = CHATML) -> Any:
+    """A tokenizer that marks word starts, as the SentencePiece families do."""
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(_metaspace_json()),
+        chat_template=chat_template,
+        bos_token="<|begin_of_text|>",
+        eos_token="<|endoftext|>",
+    )

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from agentmem.errors import InvalidInput, ModelCorrupt
 
+_COLDEST = 1e-6
+"""Below this temperature only the best token has any weight left."""
+
 
 class Sampler:
     """Draws tokens; the same seed and logits draw the same ones.
@@ -79,8 +82,8 @@ class Sampler:
         if self._temperature == 0:
             return int(np.argmax(logits))
         candidates = self._candidates(logits)
-        weights = logits[candidates].astype(np.float64) / self._temperature
-        weights = np.exp(weights - weights.max())
+        weights = logits[candidates].astype(np.float64)
+        weights = np.exp((weights - weights.max()) / max(self._temperature, _COLDEST))
         weights /= weights.sum()
         if self._top_p < 1:
             # The first token that reaches the share still belongs to the set.

@@ -19,6 +19,7 @@ from agentmem.errors import Unsupported
 
 _ANCHOR = "\n"
 """Stands before a text while it is encoded, so that no word-start mark is put before it."""
+_REPLACEMENT = "\ufffd"
 
 
 class TextEncoder:
@@ -55,6 +56,7 @@ class TextEncoder:
         anchored, bare = self._raw(_ANCHOR + "a"), self._raw("a")
         self._needs_anchor = anchored[-len(bare) :] != bare
         self._anchor_ids = self._raw(_ANCHOR)
+        self._missing_bytes = self._find_missing_bytes()
 
     @property
     def vocab_size(self) -> int:
@@ -74,7 +76,7 @@ class TextEncoder:
             content: what somebody wrote: never becomes a control token.
             after: the template's words, control tokens allowed.
         """
-        content = without_surrogates(content)
+        content = self._spellable(without_surrogates(content))
         token_ids = self._anchored(before + content + after)
         if not content:
             return token_ids
@@ -88,6 +90,29 @@ class TextEncoder:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of the ids, control tokens spelled out."""
         return str(self._backend.decode(list(token_ids), skip_special_tokens=False))
+
+    def _spellable(self, content: str) -> str:
+        """The text with U+FFFD for characters that have a byte the vocabulary lacks.
+
+        Such a vocabulary drops the byte alone, and the character's other bytes are garbage.
+        """
+        encoded = content.encode("utf-8")
+        if len(encoded.translate(None, self._missing_bytes)) == len(encoded):
+            return content
+        missing = set(self._missing_bytes)
+        return "".join(
+            _REPLACEMENT if missing.intersection(character.encode("utf-8")) else character
+            for character in content
+        )
+
+    def _find_missing_bytes(self) -> bytes:
+        state = json.loads(self._backend.to_str())
+        if '"ByteLevel"' not in json.dumps(state["pre_tokenizer"]):
+            return b""
+        vocabulary = state["model"].get("vocab", {})
+        return bytes(
+            byte for byte, letter in enumerate(_byte_letters()) if letter not in vocabulary
+        )
 
     def _encode_plain(self, content: str) -> list[int]:
         token_ids = self._plain_ids(content)
@@ -133,6 +158,13 @@ class TextEncoder:
 
     def _controls(self, token_ids: Sequence[int]) -> list[int]:
         return [token_id for token_id in token_ids if token_id in self.control_ids]
+
+
+def _byte_letters() -> list[str]:
+    """The letters that stand for the 256 bytes in byte-level vocabularies, as GPT-2 chose them."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in shown]
+    return [chr(byte) if byte in shown else chr(256 + others.index(byte)) for byte in range(256)]
 
 
 def without_surrogates(text: str) -> str:
