@@ -11,6 +11,7 @@ from agentmem.decision import Decision
 from agentmem.errors import InvalidInput
 from agentmem.segment import State
 from agentmem.storage import encoding
+from agentmem.storage.ids import is_id
 from agentmem.storage.rows import DecisionRow, WindowEntry
 from agentmem.storage.schema import AnyRow, AnySelect, decided, decisions, sessions
 
@@ -87,7 +88,9 @@ def load(connection: Connection, user_id: int, decision_id: int) -> DecisionRow:
     Raises:
         InvalidInput: there is none with this id.
     """
-    row = connection.execute(_select(user_id).where(decisions.c.id == decision_id)).first()
+    row = None
+    if is_id(decision_id):
+        row = connection.execute(_select(user_id).where(decisions.c.id == decision_id)).first()
     if row is None:
         raise InvalidInput(f"No decision {decision_id}. `decisions()` lists them.")
     return _row(row)
@@ -102,12 +105,14 @@ def newest(
     limit: int,
 ) -> list[DecisionRow]:
     """A user's decisions, newest first; of one session or about one segment if asked."""
+    if not all(is_id(each) for each in (session_id, segment_id) if each is not None):
+        return []
     query = _select(user_id)
     if session_id is not None:
         query = query.where(decisions.c.session_id == session_id)
     if segment_id is not None:
         query = query.where(_of_segment(segment_id))
-    query = query.order_by(decisions.c.id.desc()).limit(max(0, limit))
+    query = query.order_by(decisions.c.id.desc()).limit(max(0, min(limit, 2**31)))
     return [_row(row) for row in connection.execute(query)]
 
 

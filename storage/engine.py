@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, NullPool, create_engine, event
 
+from agentmem.errors import StoreError
 from agentmem.storage import faults
 
 Durability = Literal["full", "relaxed"]
@@ -132,15 +133,13 @@ def make_engine(
         connection.exec_driver_sql("BEGIN DEFERRED" if mode == "DEFERRED" else "BEGIN IMMEDIATE")
 
     @event.listens_for(engine, "handle_error")
-    def _translate(context: ExceptionContext) -> None:
+    def _translate(context: ExceptionContext) -> StoreError | None:
         error = context.original_exception
         if not isinstance(error, sqlite3.Error):
-            return
-        fault = faults.typed(error, path, lock_seconds)
-        if fault is not None:
-            if faults.is_io_error(error):
-                # After a failed fsync the connection's view of the file cannot be trusted.
-                context.is_disconnect = True
-            context.chained_exception = fault
+            return None
+        if faults.is_io_error(error):
+            # After a failed fsync the connection's view of the file cannot be trusted.
+            context.is_disconnect = True
+        return faults.typed(error, path, lock_seconds)
 
     return engine

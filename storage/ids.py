@@ -11,6 +11,11 @@ from agentmem.errors import InvalidInput, SegmentNotFound
 _PORTION = 500
 
 
+def is_id(value: int) -> bool:
+    """Whether a number can be an id at all: SQLite has 63 bits for it."""
+    return 0 < value < 2**63
+
+
 def as_ids(values: Iterable[SupportsIndex]) -> list[int]:
     """Segment ids as plain ints (an index hands out numpy's), in the order given.
 
@@ -24,7 +29,7 @@ def as_ids(values: Iterable[SupportsIndex]) -> list[int]:
             number = operator.index(value)
         except TypeError as error:
             raise InvalidInput(f"A segment id must be an integer: got {value!r}.") from error
-        if not 0 < number < 2**63:
+        if not is_id(number):
             raise not_found(number)
         ids.append(number)
     return ids

@@ -5,6 +5,7 @@ The lock is a file named by the session's id, in a folder beside the store.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from types import TracebackType
@@ -14,6 +15,8 @@ from agentmem.storage import faults, lease_rows
 from agentmem.storage.database import Database
 from agentmem.storage.engine import create_folder
 from agentmem.storage.lock import FileLock
+
+logger = logging.getLogger(__name__)
 
 
 class Lease:
@@ -59,9 +62,9 @@ class Lease:
         try:
             with self._database.write() as connection:
                 lease_rows.remove(connection, self.session_id)
-        except StoreError:
+        except StoreError as error:
             # The row only names the holder; a full or closed store must not keep the session.
-            pass
+            logger.debug("the lease of session %d left its row: %s", self.session_id, error)
         finally:
             self._unlock()
 

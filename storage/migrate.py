@@ -19,6 +19,8 @@ from agentmem.storage.backup import copy_file
 from agentmem.storage.engine import APPLICATION_ID, connect_read_only, make_engine
 from agentmem.storage.schema import SCHEMA_VERSION
 
+MIGRATIONS = Path(__file__).parent / "migrations"
+
 logger = logging.getLogger(__name__)
 
 
@@ -80,7 +82,7 @@ def _run(engine: Engine, path: Path) -> None:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(MIGRATIONS))
     config.set_main_option("path_separator", "os")
     with engine.begin() as connection:
         counted = _row_counts(connection)

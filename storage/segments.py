@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from agentmem.errors import InvalidInput
 from agentmem.segment import Message, Segment, State, ToolCall, Trust
 from agentmem.storage import encoding, faults
-from agentmem.storage.ids import as_ids, not_found, portions
+from agentmem.storage.ids import as_ids, is_id, not_found, portions
 from agentmem.storage.rows import StoredSegment
 from agentmem.storage.schema import AnyRow, AnySelect, lineage, messages, segments, windows
 from agentmem.storage.text import check_text
@@ -131,6 +131,8 @@ def of_session(
     connection: Connection, user_id: int, session_id: int, *, after: int, limit: int
 ) -> list[StoredSegment]:
     """Up to `limit` segments of a session with ids above `after`, by id."""
+    if not is_id(session_id):
+        return []
     query = (
         select_segments(user_id)
         .where(segments.c.session_id == session_id, segments.c.id > after)
@@ -241,6 +243,8 @@ def add_recalls(connection: Connection, user_id: int, ids: Sequence[int], turn: 
 
 def count_states(connection: Connection, user_id: int, session_id: int) -> dict[State, int]:
     """Segments of a session per state, the forgotten included; states without any are left out."""
+    if not is_id(session_id):
+        return {}
     query = (
         select(segments.c.state, func.count())
         .where(segments.c.user_id == user_id, segments.c.session_id == session_id)

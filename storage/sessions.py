@@ -9,6 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from agentmem.errors import InvalidInput
 from agentmem.storage import encoding
+from agentmem.storage.ids import is_id
 from agentmem.storage.rows import SessionRow, TurnRow
 from agentmem.storage.schema import AnyRow, AnySelect, sessions, turns, users
 
@@ -75,7 +76,7 @@ def check_owner(connection: Connection, owner: int, session_id: int) -> None:
         InvalidInput: naming the session's id.
     """
     names = {"session_id": session_id, "owner": owner}
-    if connection.execute(_owned, names).first() is None:
+    if not is_id(session_id) or connection.execute(_owned, names).first() is None:
         raise InvalidInput(f"No session {session_id}: it does not exist or was removed.")
 
 
@@ -171,6 +172,8 @@ def answer_turn(connection: Connection, owner: int, turn_id: int, reply: Mapping
     Raises:
         InvalidInput: no such turn of this user, or it has a reply.
     """
+    if not is_id(turn_id):
+        raise _no_turn(turn_id)
     mine = select(sessions.c.id).where(sessions.c.user_id == owner)
     changed = connection.execute(
         update(turns)
@@ -178,7 +181,11 @@ def answer_turn(connection: Connection, owner: int, turn_id: int, reply: Mapping
         .values(reply=encoding.dump(reply, "A reply"))
     )
     if changed.rowcount != 1:
-        raise InvalidInput(f"No unanswered turn with id {turn_id}.")
+        raise _no_turn(turn_id)
+
+
+def _no_turn(turn_id: int) -> InvalidInput:
+    return InvalidInput(f"No unanswered turn with id {turn_id}.")
 
 
 def scrub_turn(
