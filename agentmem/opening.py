@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from agentmem.budget import Budget
 from agentmem.context import Context
+from agentmem.errors import InvalidInput
 from agentmem.memory import Memory
 from agentmem.models.base import Embedder, estimate_tokens
 from agentmem.models.embed import default_embedder
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, Trust
-from agentmem.storage.archive import Store
+from agentmem.storage.archive import Archive, Store
 from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import normalize_text
 
@@ -30,23 +31,39 @@ def open_memory(
     *,
     store: str | Path | None = None,
     user: str = "default",
-    session: str = "default",
+    session: str | None = "default",
     budget: int | Budget = 2048,
     embedder: Embedder | None = None,
+    only_look: bool = False,
 ) -> Iterator[Memory]:
     """The memory of a user without a model: search, explain, pin, drop, restore, undo.
 
     Token counts are estimates here; the next turn counts again and reviews what does not fit.
+
+    Args:
+        session: whose window it is; None is the newest, for what asks about no window.
+        only_look: nothing of the session will be changed, so it may be in use meanwhile.
+
+    Raises:
+        InvalidInput: there is no such session.
+        SessionBusy: another sender holds it.
     """
     limits = Budget(budget) if isinstance(budget, int) else budget
     with Store.open(store or default_store(), create=False) as opened:
         archive = opened.for_user(user)
-        row = archive.session(session, create=False)
-        with archive.lease(row.id):
+        row = archive.session(_newest(archive) if session is None else session, create=False)
+        with nullcontext() if only_look else archive.lease(row.id):
             context = Context(limits, estimate_tokens)
             memory = Memory(archive, row, context, embedder or default_embedder())
             _load_window(memory)
             yield memory
+
+
+def _newest(archive: Archive) -> str:
+    found = archive.sessions()
+    if not found:
+        raise InvalidInput(f"{archive.user!r} has no session yet: talk first.")
+    return found[-1].name
 
 
 def _load_window(memory: Memory) -> None:

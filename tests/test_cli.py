@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.cli import memory as memory_commands
 from agentmem.cli.main import app
 from agentmem.errors import (
     AgentmemError,
@@ -157,7 +156,7 @@ def test_each_error_exits_with_its_code(
     def fail(*_: object, **__: object) -> None:
         raise error("it is so \x1b[2J")
 
-    monkeypatch.setattr(memory_commands.options, "open_memory", fail)
+    monkeypatch.setattr("agentmem.cli.options.look", fail)
     ran = run_cli("search", "x")
     assert (ran.code, ran.stdout) == (code, "")
     assert ran.stderr == "error: it is so \\x1b[2J\n"
@@ -170,7 +169,7 @@ def test_an_interrupt_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(memory_commands.options, "open_memory", interrupt)
+    monkeypatch.setattr("agentmem.cli.options.look", interrupt)
     assert run_cli("search", "x").code == 130
 
 

@@ -290,9 +290,15 @@ class Pty:
             stderr=inside,
             cwd=folder,
             start_new_session=True,
-            env={**os.environ, **SCRIPTED, "PYTHONPATH": str(ROOT), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1",
-                 **environment},
-        )  # fmt: skip
+            env={
+                **os.environ,
+                **SCRIPTED,
+                "PYTHONPATH": str(ROOT),
+                "TERM": "xterm",
+                "PROMPT_TOOLKIT_NO_CPR": "1",
+                **environment,
+            },
+        )
         os.close(inside)
         self.shown = ""
 

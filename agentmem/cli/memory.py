@@ -34,7 +34,7 @@ def search(
     """Search everything that was ever said, by meaning and by words."""
     from agentmem.cli import records, render
 
-    with options.open_memory(store, user) as memory:
+    with options.look(store, user) as memory:
         hits = memory.search(query, k)
     if as_json:
         for hit in hits:
@@ -77,7 +77,7 @@ def why(
     """Say which decisions touched a segment, by whom, and on what evidence."""
     from agentmem.cli import records, render
 
-    with options.open_memory(store, user) as memory:
+    with options.look(store, user) as memory:
         explanation = memory.why(segment)
     if as_json:
         decisions = [records.decision_json(row) for row in explanation.decisions]
@@ -177,12 +177,20 @@ def forget(
             receipt = {"sessions": names, "segments": sum(map(archive.remove_session, names))}
     else:
         assert segment is not None
-        with options.open_memory(store, user) as memory:
+        session = _session_of(segment, store, user)
+        with options.open_memory(store, user, session) as memory:
             receipt = memory.forget(segment)
     if now:
         with options.open_store(store) as opened:
             receipt |= {"purged": opened.purge()}
     render.write_facts("receipt", receipt, as_json=as_json)
+
+
+def _session_of(segment: int, store: Path | None, user: str | None) -> str:
+    """The session a segment was said in: its window must let go of what is forgotten."""
+    with options.open_archive(store, user) as archive:
+        session_id = archive.segment(segment).session_id
+        return next(row.name for row in archive.sessions() if row.id == session_id)
 
 
 def _decide(

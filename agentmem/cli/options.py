@@ -96,9 +96,9 @@ def open_agent(*, new: bool, **flags: Any) -> Agent:
 
 
 def open_memory(
-    store: Path | None, user: str | None, session: str | None = None
+    store: Path | None, user: str | None, session: str | None
 ) -> AbstractContextManager[Memory]:
-    """The memory the settings describe, without a model."""
+    """The memory the settings describe, without a model, to act on its window."""
     from agentmem import open_memory as open_
 
     chosen = settings(store=store, user=user, session=session)
@@ -108,6 +108,27 @@ def open_memory(
         session=chosen.session,
         budget=chosen.budget,
         embedder=embedder(chosen),
+    )
+
+
+def look(
+    store: Path | None, user: str | None, session: str | None = None
+) -> AbstractContextManager[Memory]:
+    """The memory of the user the settings describe, to look at only: it may be in use meanwhile.
+
+    Args:
+        session: None is the newest, for what asks about no window.
+    """
+    from agentmem import open_memory as open_
+
+    chosen = settings(store=store, user=user)
+    return open_(
+        store=chosen.store,
+        user=chosen.user,
+        session=session,
+        budget=chosen.budget,
+        embedder=embedder(chosen),
+        only_look=True,
     )
 
 

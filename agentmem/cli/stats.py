@@ -21,6 +21,7 @@ def stats(
     """Count turns, segments per state, tokens and bytes."""
     from agentmem.cli import render
 
-    with options.open_memory(store, user, session) as memory:
+    name = options.settings(session=session).session
+    with options.look(store, user, name) as memory:
         numbers = memory.stats()
     render.write_facts("stats", numbers, as_json=as_json)
