@@ -1,10 +1,10 @@
 """The LLM that decides what stays in the window, and the policy that finishes its work.
 
 A review is a ladder. The controller is asked through tools, on a fork of the session's own cache so
-that the window is not read again; its calls are checked one by one. If they free too little it is
-asked once more for the rest. Whatever is still over the target, and everything when it fails, is
-late or answers nonsense, the policy decides. The controller knows candidates, budgets and a model;
-applying decisions is not its business.
+that what it decides about is not read again; its calls are checked one by one. If they free too
+little it is asked again for the rest. Whatever is still over the target, and everything when it
+fails, is late or answers nonsense, the policy decides. The controller knows candidates, budgets and
+a model; applying decisions is not its business.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from agentmem.tools import Refusal, ReviewTools, describe
 logger = logging.getLogger(__name__)
 
 MAX_ROWS = 12
-"""Segments a review offers at most."""
+"""Segments a review offers at most to a model that reads them anew."""
+MAX_ROWS_KV = 24
+"""And to one that has them in its cache."""
 _MIN_ROWS = 3
-_ANSWER_TOKENS = 96
-"""What the answer may take: a few calls with a dozen ids."""
+_ANSWER_TOKENS = 160
+"""What the answer may take: a few calls with two dozen ids."""
 
 
 @dataclass(slots=True)
@@ -61,47 +63,36 @@ class Controller:
     model: ChatModel | None = None
     monotonic: Callable[[], float] = time.monotonic
 
-    def review(
-        self, candidates: Sequence[Candidate], window: Sequence[Part], *, window_tokens: int
-    ) -> Verdict:
+    def review(self, candidates: Sequence[Candidate]) -> Verdict:
         """Decide until `budget.target_tokens` is reached or nothing movable is left.
 
         Args:
             candidates: every segment of the window in order, with its evidence.
-            window: the prompt those segments stand in, without the newest message.
-            window_tokens: tokens of that prompt.
         """
         started = self.monotonic()
-        review = Verdict()
+        verdict = Verdict()
         total = sum(candidate.num_tokens for candidate in candidates)
-        need = total - self.budget.target_tokens
-        ranked = rank(self.policy, candidates, self.budget)
-        if self.model is not None and need > 0:
+        if self.model is not None and total > self.budget.target_tokens:
             deadline = started + self.budget.seconds
-            self._ask(review, ranked, window, window_tokens, need, deadline)
-        review.decisions += self._finish(candidates, review.decisions)
-        review.seconds = self.monotonic() - started
-        return review
+            self._ask(verdict, candidates, total - self.budget.target_tokens, deadline)
+        verdict.decisions += self._finish(candidates, verdict.decisions)
+        verdict.seconds = self.monotonic() - started
+        return verdict
 
     def _ask(
-        self,
-        review: Verdict,
-        ranked: Sequence[tuple[Candidate, str]],
-        window: Sequence[Part],
-        window_tokens: int,
-        need: int,
-        deadline: float,
+        self, verdict: Verdict, candidates: Sequence[Candidate], need: int, deadline: float
     ) -> None:
         """Ask the model, again for the rest while calls, tokens and seconds last."""
         assert self.model is not None
-        rounds = max(1, self.budget.controller_calls // 2)
-        left = list(ranked)
+        left = rank(self.policy, candidates, self.budget)
         freed = 0
-        while left and freed < need and review.calls < rounds and self.monotonic() < deadline:
-            again = review.calls > 0
-            question, offered = self._question(left, need - freed, window_tokens, again)
+        while left and freed < need and verdict.calls < self.budget.controller_calls:
+            if self.monotonic() > deadline:
+                return
+            again = verdict.calls > 0
+            prompt_parts, offered = self._question(left, need - freed, again)
             if len(offered) < min(_MIN_ROWS, len(left)):
-                logger.info("No room for a review: %d tokens in the window.", window_tokens)
+                logger.info("A budget of %d tokens has no room for a review.", need)
                 return
             tools = ReviewTools(
                 (candidate for candidate, _ in offered),
@@ -110,55 +101,57 @@ class Controller:
                 max_tokens_freed=need - freed,
             )
             try:
-                answer = self._answer(tools, [*window, question], again, deadline)
+                answer = self._answer(tools, prompt_parts, again, deadline)
             except (ModelError, BudgetExceeded) as error:
                 logger.warning("The controller failed, the policy finishes: %s", error)
                 return
-            review.calls += 1
-            review.raw.append(answer)
+            verdict.calls += 1
+            verdict.raw.append(answer)
             for call in parse_calls(answer):
                 tools.call(call)
-            review.decisions += tools.decisions
-            review.refusals += tools.refusals
+            verdict.decisions += tools.decisions
+            verdict.refusals += tools.refusals
             freed += tools.tokens_freed
             decided = {one for decision in tools.decisions for one in decision.segment_ids}
             if not decided:
                 return
-            left = [row for row in left if row[0].id not in decided]
+            left = [offer for offer in left if offer[0].id not in decided]
 
     def _question(
-        self,
-        ranked: Sequence[tuple[Candidate, str]],
-        need: int,
-        window_tokens: int,
-        again: bool,
-    ) -> tuple[Part, list[tuple[Candidate, str]]]:
-        """The review's question with as many rows as fit, and the segments in them."""
+        self, ranked: Sequence[tuple[Candidate, str]], need: int, again: bool
+    ) -> tuple[list[Part], list[tuple[Candidate, str]]]:
+        """The review's prompt with as many segments as fit, and those segments.
+
+        A model with a cache sees them whole, in their order: they cost no forward. Another sees
+        their rows only.
+        """
         assert self.model is not None
-        room = min(self.budget.review_tokens, self.budget.max_tokens - window_tokens)
+        has_kv = self.model.capabilities.has_kv
+        room = self.budget.max_tokens - _ANSWER_TOKENS
         text = prompt("review_again" if again else "review")
-        offered = list(ranked[:MAX_ROWS])
-        while offered:
-            rows = "\n".join(row(candidate) for candidate, _ in offered)
-            message = Message("user", text.format(need=need, rows=rows))
-            question = Part(f"review:{int(again)}", (message,))
-            # The assistant's header and a little play beside the question itself.
-            if self.model.count_tokens(question) + _ANSWER_TOKENS + 8 <= room:
-                break
+        offered = list(ranked[: MAX_ROWS_KV if has_kv else MAX_ROWS])
+        # Offering much more than is needed would leave it to chance what goes.
+        while len(offered) > _MIN_ROWS and _tokens(offered[:-1]) > 2 * need:
             offered.pop()
-        return question if offered else Part("review", (Message("user", ""),)), offered
+        while offered:
+            in_order = sorted(offered, key=lambda offer: (offer[0].segment.place, offer[0].id))
+            rows = "\n".join(row(candidate) for candidate, _ in in_order)
+            message = Message("user", text.format(need=need, rows=rows))
+            parts = [Part(f"review:{int(again)}", (message,))]
+            if has_kv:
+                parts[:0] = [Part(one.id, one.segment.messages) for one, _ in in_order]
+            if sum(map(self.model.count_tokens, parts)) <= room:
+                return parts, in_order
+            offered.pop()
+        return [], []
 
     def _answer(
-        self, tools: ReviewTools, window: Sequence[Part], again: bool, deadline: float
+        self, tools: ReviewTools, parts: Sequence[Part], again: bool, deadline: float
     ) -> str:
         """The model's calls as JSON text."""
         assert self.model is not None
         functions = tools.functions
-        names = [
-            name
-            for name in functions
-            if not again or name in ("drop_segments", "summarize_segments")
-        ]
+        names = ["drop_segments"] if again else list(functions)
         options = Options(
             max_new_tokens=_ANSWER_TOKENS,
             max_tokens=self.budget.max_tokens,
@@ -167,7 +160,7 @@ class Controller:
         )
         if self.model.capabilities.calls_tools and not self.model.capabilities.has_logits:
             described: tuple[Tool, ...] = tuple(describe(functions[name]) for name in names)
-            completion = complete(self.model, window, replace(options, tools=described))
+            completion = complete(self.model, parts, replace(options, tools=described))
             if completion.tool_calls:
                 return json.dumps(
                     [
@@ -177,8 +170,8 @@ class Controller:
                     ensure_ascii=False,
                 )
             return completion.text
-        schema = tools.schema(names)
-        return complete(self.model, window, replace(options, json_schema=schema)).text
+        options = replace(options, json_schema=tools.schema(names), grammar=tools.grammar(names))
+        return complete(self.model, parts, options).text
 
     def _finish(
         self, candidates: Sequence[Candidate], decided: Sequence[Decision]
@@ -217,6 +210,10 @@ def rank(
         for decision in policy.decide(candidates, everything)
         for one in decision.segment_ids
     ]
+
+
+def _tokens(offered: Sequence[tuple[Candidate, str]]) -> int:
+    return sum(candidate.num_tokens for candidate, _ in offered)
 
 
 def row(candidate: Candidate) -> str:

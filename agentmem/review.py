@@ -48,11 +48,7 @@ class Review:
             self.recollection.make_room(self.must_free(incoming))
         if not self.due(incoming):
             return
-        verdict = self.controller.review(
-            memory.candidates(vector),
-            memory.context.prompt(),
-            window_tokens=memory.context.num_tokens,
-        )
+        verdict = self.controller.review(memory.candidates(vector))
         cost = {
             "calls": verdict.calls,
             "seconds": round(verdict.seconds, 3),

@@ -52,6 +52,10 @@ def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> str:
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
+MIN_SUMMARY_TOKENS = 64
+"""Segments that take less together are not worth a summary of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """A call that did not become a decision, and why."""
@@ -162,6 +166,32 @@ class ReviewTools:
             )
         return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, "maxItems": 4}
 
+    def grammar(self, names: Sequence[str]) -> str:
+        """Lark grammar of the same, in which no tool and no segment of a list comes twice.
+
+        A list's ids ascend: a small model would else repeat itself until its tokens are spent.
+        """
+        ids = sorted(self.offered)
+        calls = [f"c{i}: {_call_rule(name)}" for i, name in enumerate(names)]
+        rules = [
+            f"s{i}: {json.dumps(str(one))}" + (f' ("," ({after}))?' if after else "")
+            for i, one in enumerate(ids)
+            for after in [" | ".join(f"s{j}" for j in range(i + 1, len(ids)))]
+        ]
+        starts = [
+            f"c{i}" + "".join(f' ("," c{j})?' for j in range(i + 1, len(names)))
+            for i in range(len(names))
+        ]
+        return "\n".join(
+            [
+                f'start: "[" ({" | ".join(starts)}) "]"',
+                *calls,
+                f"list: {' | '.join(f's{i}' for i in range(len(ids)))}",
+                f"one: {' | '.join(json.dumps(str(one)) for one in ids)}",
+                *rules,
+            ]
+        )
+
     def call(self, call: ToolCall) -> str:
         """Run one call of the model and remember it as the decisions' origin."""
         try:
@@ -179,6 +209,11 @@ class ReviewTools:
             again = [candidate for candidate in chosen if candidate.segment.kind == "summary"]
             self._refuse(action, [candidate.id for candidate in again], "already a summary")
             chosen = [candidate for candidate in chosen if candidate not in again]
+            tokens = sum(candidate.num_tokens for candidate in chosen)
+            if tokens < MIN_SUMMARY_TOKENS:
+                short = [candidate.id for candidate in chosen]
+                self._refuse(action, short, f"{tokens} tokens are too few to summarize")
+                chosen = []
         if unknown:
             self._refuse(action, unknown, "not on offer")
         if action in ("drop", "summarize"):
@@ -216,6 +251,14 @@ class ReviewTools:
     def _refuse(self, action: Action, ids: Sequence[int], reason: str) -> None:
         if ids:
             self.refusals.append(Refusal(action, tuple(ids), reason, self._call))
+
+
+def _call_rule(name: str) -> str:
+    if name == "pin_segment":
+        before, ids, after = f'{{"name":"{name}","arguments":{{"segment_id":', "one", "}}"
+    else:
+        before, ids, after = f'{{"name":"{name}","arguments":{{"segment_ids":[', "list", "]}}"
+    return f"{json.dumps(before)} {ids} {json.dumps(after)}"
 
 
 def _ids(value: object) -> list[int]:

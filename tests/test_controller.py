@@ -26,10 +26,6 @@ def candidates(count: int = 10, num_tokens: int = 20) -> list[Candidate]:
     ]
 
 
-def window(candidates: Sequence[Candidate]) -> list[Part]:
-    return [Part(candidate.id, candidate.segment.messages) for candidate in candidates]
-
-
 def controller(model: ScriptedModel | None, budget: Budget = BUDGET) -> Controller:
     return Controller(policy=make_policy("window"), budget=budget, model=model)
 
@@ -45,7 +41,7 @@ def calls(*named: tuple[str, list[int]]) -> str:
 def review(model: ScriptedModel | None, budget: Budget = BUDGET) -> list[tuple[str, str, int]]:
     """(source, action, first id) of every decision about ten segments of 20 tokens."""
     offered = candidates()
-    verdict = controller(model, budget).review(offered, window(offered), window_tokens=200)
+    verdict = controller(model, budget).review(offered)
     return [(d.source, d.action, d.segment_ids[0]) for d in verdict.decisions]
 
 
@@ -66,6 +62,7 @@ def test_a_model_that_frees_too_little_is_asked_again_for_the_rest() -> None:
     assert [one for _, action, one in decided if action == "drop"] == [3, 4, 5, 6, 7]
     again = model.history[1].options.json_schema
     assert again is not None and "keep_segments" not in json.dumps(again)
+    assert "keep_segments" not in model.history[1].options.grammar
 
 
 def test_the_policy_finishes_what_the_model_left() -> None:
@@ -106,32 +103,38 @@ def test_a_late_model_is_not_asked_again() -> None:
         policy=make_policy("window"), budget=BUDGET, model=model, monotonic=lambda: next(clock)
     )
     offered = candidates()
-    late.review(offered, window(offered), window_tokens=200)
+    late.review(offered)
     assert len(model.history) == 1
 
 
-def test_a_window_that_leaves_no_room_for_the_question_is_left_to_the_policy() -> None:
-    offered = candidates()
+def test_a_budget_that_leaves_no_room_for_the_question_is_left_to_the_policy() -> None:
     model = grammar_model(calls(("drop_segments", [1])))
-    verdict = controller(model).review(offered, window(offered), window_tokens=990)
+    decided = review(model, Budget(190, free_to=0.1))
     assert not model.history
-    assert {decision.source for decision in verdict.decisions} == {"policy"}
+    assert {source for source, _, _ in decided} == {"policy"}
 
 
-def test_the_question_runs_on_a_fork_over_the_window_with_a_row_for_each_segment() -> None:
-    model = grammar_model(calls(("drop_segments", [1, 2, 3, 4, 5])))
+def test_a_model_with_a_cache_sees_the_segments_whole_before_the_question() -> None:
+    answer = calls(("drop_segments", [1, 2, 3, 4, 5]))
+    model = ScriptedModel([answer], capabilities=Capabilities(has_kv=True, has_logits=True))
     review(model)
     asked = model.history[0]
     assert asked.options.ephemeral and asked.options.max_tokens == BUDGET.max_tokens
-    assert [part.key for part in asked.prompt[:10]] == list(range(1, 11))
+    assert [part.key for part in asked.prompt[:-1]] == list(range(1, 11))
     question = asked.prompt[-1].messages[0].content
     assert "Free at least 100 tokens" in question and "3 | 20 | 8 | ? | user: text 3" in question
+
+
+def test_a_model_without_one_sees_rows_only() -> None:
+    model = grammar_model(calls(("drop_segments", [1, 2, 3, 4, 5])))
+    review(model)
+    assert [part.key for part in model.history[0].prompt] == ["review:0"]
 
 
 def test_at_most_twelve_segments_are_offered() -> None:
     offered = candidates(40)
     model = grammar_model(calls(("drop_segments", [1])))
-    controller(model).review(offered, window(offered), window_tokens=200)
+    controller(model).review(offered)
     assert model.history[0].prompt[-1].messages[0].content.count(" | user: ") == 12
 
 

@@ -2,6 +2,7 @@
 
 import json
 
+import llguidance
 import pytest
 
 from agentmem.decision import Candidate
@@ -66,10 +67,17 @@ def test_each_dropped_segment_is_a_decision_of_its_own() -> None:
 
 
 def test_segments_are_summarized_together() -> None:
-    tools = review_tools(candidate(1), candidate(2))
+    tools = review_tools(candidate(1, 40), candidate(2, 40))
     call(tools, "summarize_segments", segment_ids=[1, 2])
     assert [d.segment_ids for d in tools.decisions] == [(1, 2)]
-    assert tools.tokens_freed == 20
+    assert tools.tokens_freed == 80
+
+
+def test_segments_too_short_to_summarize_stay_on_offer() -> None:
+    tools = review_tools(candidate(1), candidate(2))
+    call(tools, "summarize_segments", segment_ids=[1, 2])
+    assert not tools.decisions and list(tools.offered) == [1, 2]
+    assert tools.refusals[0].reason == "20 tokens are too few to summarize"
 
 
 def test_an_id_that_is_not_on_offer_is_refused_and_the_rest_goes_through() -> None:
@@ -110,3 +118,25 @@ def test_the_schema_holds_the_live_ids_and_only_the_named_tools() -> None:
     tools = review_tools(candidate(1), candidate(7))
     schema = json.dumps(tools.schema(["drop_segments"]))
     assert '"enum": [1, 7]' in schema and "keep_segments" not in schema
+
+
+def accepted(grammar: str, text: str) -> bool:
+    """Whether a text fits a Lark grammar, as llguidance reads it byte by byte."""
+    tokenizer = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(tokenizer, llguidance.LLMatcher.grammar_from_lark(grammar))
+    return bool(matcher.consume_tokens(list(text.encode()))) and bool(matcher.is_accepting())
+
+
+def test_the_grammar_takes_each_segment_once_and_only_live_ids() -> None:
+    grammar = review_tools(candidate(3), candidate(7), candidate(12)).grammar(
+        ["drop_segments", "keep_segments", "pin_segment"]
+    )
+    drop = '{"name":"drop_segments","arguments":{"segment_ids":[%s]}}'
+    pin = '{"name":"pin_segment","arguments":{"segment_id":7}}'
+    for ids in ("3", "12", "3,12", "3,7,12"):
+        assert accepted(grammar, f"[{drop % ids}]")
+    for ids in ("", "3,3", "7,3", "1", "4", "3,7,12,12"):
+        assert not accepted(grammar, f"[{drop % ids}]")
+    assert accepted(grammar, f"[{drop % 3},{pin}]") and accepted(grammar, f"[{pin}]")
+    assert not accepted(grammar, f"[{pin},{drop % 3}]")
+    assert not accepted(grammar, f"[{drop % 3},{drop % 7}]")

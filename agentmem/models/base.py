@@ -56,6 +56,8 @@ class Options:
         stop: strings that end the reply; not part of it.
         json_schema: the reply must be one JSON value that fits this schema (under a grammar where
             the model's logits are at hand).
+        grammar: a Lark grammar, where the model's logits are at hand; then it takes the place of
+            `json_schema`, of which it should be a part.
         tools: functions the model may call.
         ephemeral: leave no trace: on a KV model the prompt runs on a fork of its cache.
         cancelled: asked between tokens; True ends the reply as it stands ("interrupted").
@@ -70,6 +72,7 @@ class Options:
     seed: int = 0
     stop: tuple[str, ...] = ()
     json_schema: Mapping[str, Any] | None = None
+    grammar: str = ""
     tools: tuple[Tool, ...] = ()
     ephemeral: bool = False
     cancelled: Callable[[], bool] | None = None

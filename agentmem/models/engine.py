@@ -51,11 +51,15 @@ class Engine:
         stops = set(_end_ids(loaded))
         if self.template is not None:
             stops |= self.template.stop_ids()
+        thoughts = _thought_ids(encoder, source)
+        # A response template may read control tokens of its own: then all may be spoken.
+        has_response_template = getattr(loaded.tokenizer, "response_template", None) is not None
         self.vocabulary = Vocabulary(
             encoder,
             frozenset(stops),
             self.template.stop_texts if self.template else (),
-            _thought_ids(encoder, source),
+            thoughts,
+            frozenset() if has_response_template else encoder.special_ids - stops - set(thoughts),
         )
         self.attached: AttachedModel | None = None
         self.kv_problem = self.template_problem
@@ -72,6 +76,8 @@ class Engine:
         Raises:
             InvalidInput: the schema cannot be enforced.
         """
+        if options.grammar:
+            return self._grammar.lark(options.grammar)
         if options.json_schema is not None:
             return self._grammar.json_schema(options.json_schema)
         if options.tools:
