@@ -113,7 +113,7 @@ def test_threads_may_embed_at_once(minilm_dir: Path) -> None:
     expected = embedder.embed(texts)
     results: list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = []
     threads = [
-        threading.Thread(target=lambda: results.append(embedder.embed(TEXTS))) for _ in range(3)
+        threading.Thread(target=lambda: results.append(embedder.embed(texts))) for _ in range(3)
     ]
     for thread in threads:
         thread.start()
