@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from agentmem.models.base import Embedder as Embedder
     from agentmem.models.scripted import ScriptedModel as ScriptedModel
     from agentmem.opening import open_memory as open_memory
+    from agentmem.policies.base import ScorerPolicy as ScorerPolicy
     from agentmem.policies.base import SegmentPolicy as SegmentPolicy
     from agentmem.segment import Message as Message
     from agentmem.segment import Segment as Segment
@@ -64,6 +65,7 @@ _HOME = {
     "Message": "segment",
     "Recalled": "events",
     "Reply": "events",
+    "ScorerPolicy": "policies.base",
     "ScriptedModel": "models.scripted",
     "Segment": "segment",
     "SegmentPolicy": "policies.base",
@@ -95,6 +97,7 @@ __all__ = [
     "Message",
     "Recalled",
     "Reply",
+    "ScorerPolicy",
     "ScriptedModel",
     "Segment",
     "SegmentPolicy",

@@ -23,8 +23,8 @@ from agentmem.errors import InvalidInput
 from agentmem.events import Event, Reply, SessionStarted, Token, TurnKey, Usage
 from agentmem.memory import Memory
 from agentmem.models.base import ChatModel, Embedder
-from agentmem.models.embed import default_embedder
-from agentmem.models.registry import resolve_model
+from agentmem.models.registry import resolve_embedder, resolve_model
+from agentmem.models.scripted import ScriptedModel
 from agentmem.opening import default_store, open_window
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
@@ -60,7 +60,9 @@ class Agent:
         policy: finishes reviews, or runs them: a name or a `SegmentPolicy`.
         recall: "kv" as KV where there is a record, "text" always as text, "off".
         system_prompt: what the model is told first; kept from the last run where None.
-        embedder: for search by meaning; the embedded MiniLM where it is installed.
+        embedder: for search by meaning: "auto" or "minilm" the embedded MiniLM, "hash" hashed words
+            (no model), "hf:PATH", or an `Embedder`. By default the embedded one, and hashed words
+            where the model is scripted: then nothing needs to be installed.
         tools: functions the model may call, where it can.
         base_url, api_key: of an OpenAI-compatible endpoint.
         threads: CPU threads of the local engine; None leaves torch's choice.
@@ -86,7 +88,7 @@ class Agent:
         policy: str | SegmentPolicy = "relevance",
         recall: RecallMode = "kv",
         system_prompt: str | None = None,
-        embedder: Embedder | None = None,
+        embedder: str | Embedder | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         base_url: str | None = None,
         api_key: str | None = None,
@@ -134,7 +136,7 @@ class Agent:
                 archive,
                 row,
                 context,
-                embedder or default_embedder(),
+                _embedder(embedder, self.model),
                 recall=Recall(),
                 kv=self.model.kv,
                 summarizer=self._summarizer(limits),
@@ -282,6 +284,12 @@ class Agent:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _embedder(spec: str | Embedder | None, model: ChatModel) -> Embedder:
+    if spec is None and isinstance(model, ScriptedModel):
+        spec = "hash"
+    return resolve_embedder(spec)
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -70,7 +70,7 @@ class Settings(BaseSettings):
     user: str = Field("default", min_length=1)
     session: str = Field("default", min_length=1)
     model: str = Field("local", min_length=1)
-    embedder: str = Field("auto", min_length=1)
+    embedder: str | None = None
     base_url: str | None = None
     budget: int = Field(2048, gt=0)
     kv: KVFormat = "q8"
@@ -119,11 +119,8 @@ class Settings(BaseSettings):
         return (init_settings, env_settings, *files)
 
     def agent_arguments(self) -> dict[str, Any]:
-        """Keyword arguments for `Agent`; what was not set keeps the agent's own default.
-
-        `embedder` is a name here and an object there: whoever opens the agent makes it.
-        """
-        return {name: value for name, value in self if value is not None and name != "embedder"}
+        """Keyword arguments for `Agent`; what was not set keeps the agent's own default."""
+        return {name: value for name, value in self if value is not None}
 
 
 def load_settings(**flags: Any) -> Settings:

@@ -11,7 +11,7 @@ from agentmem.context import Context
 from agentmem.errors import InvalidInput
 from agentmem.memory import Memory
 from agentmem.models.base import Embedder, estimate_tokens
-from agentmem.models.embed import default_embedder
+from agentmem.models.registry import resolve_embedder
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive, Store
@@ -33,7 +33,7 @@ def open_memory(
     user: str = "default",
     session: str | None = "default",
     budget: int | Budget = 2048,
-    embedder: Embedder | None = None,
+    embedder: str | Embedder | None = None,
     only_look: bool = False,
 ) -> Iterator[Memory]:
     """The memory of a user without a model: search, explain, pin, drop, restore, undo.
@@ -54,7 +54,7 @@ def open_memory(
         row = archive.session(_newest(archive) if session is None else session, create=False)
         with nullcontext() if only_look else archive.lease(row.id):
             context = Context(limits, estimate_tokens)
-            memory = Memory(archive, row, context, embedder or default_embedder())
+            memory = Memory(archive, row, context, resolve_embedder(embedder))
             _load_window(memory)
             yield memory
 

@@ -172,7 +172,7 @@ def test_a_disk_that_is_nearly_full_warns_and_a_full_one_fails(
 ) -> None:
     for free, status in [(2**40, "ok"), (2**29, "warn"), (2**20, "fail")]:
         usage = SimpleNamespace(free=free)
-        monkeypatch.setattr(checks.shutil, "disk_usage", lambda _, usage=usage: usage)
+        monkeypatch.setattr("agentmem.cli.checks.shutil.disk_usage", lambda _, usage=usage: usage)
         (check,) = checks.check_disk(tmp_path / "not" / "there" / "yet")
         assert check.status == status
 
@@ -189,7 +189,7 @@ def test_a_library_that_cannot_be_imported_fails(monkeypatch: pytest.MonkeyPatch
     def broken(name: str) -> None:
         raise ImportError(f"lib{name}.so: cannot open shared object file")
 
-    monkeypatch.setattr(checks.importlib, "import_module", broken)
+    monkeypatch.setattr("agentmem.cli.checks.importlib.import_module", broken)
     for check in (*checks.check_torch(), *checks.check_faiss()):
         assert check.status == "fail" and check.fix.startswith("pip install")
 

@@ -76,7 +76,7 @@ LAYERS = [
     Layer(
         "command line",
         ("agentmem.cli",),
-        ("agentmem", *PUBLIC, "agentmem.models.setup", "agentmem.models.registry", "agentmem.bench"),
+        ("agentmem", *PUBLIC, "agentmem.models.setup", "agentmem.bench"),
         never=HEAVY,
     ),
     Layer("benchmarks", ("agentmem.bench",), ("agentmem", *PUBLIC)),

@@ -138,13 +138,12 @@ def check_model_files(needed: Collection[str]) -> Iterator[Check]:
 def check_model(settings: Settings) -> Iterator[Check]:
     """The model loads and answers, and whether it has a KV tier, or why not."""
     from agentmem import Agent
-    from agentmem.models.registry import resolve_embedder
 
     title = f"model {settings.model}"
     with tempfile.TemporaryDirectory(prefix="agentmem-doctor-") as folder:
         arguments = settings.agent_arguments() | {
             "store": Path(folder) / "doctor.db",
-            "embedder": resolve_embedder("hash"),
+            "embedder": "hash",
             "max_new_tokens": 8,
         }
         try:
@@ -255,7 +254,7 @@ def run_checks(settings: Settings, store: Path) -> Iterator[Check]:
     yield from check_disk(store.parent)
     yield from check_store(store, settings.user)
     needed = {"smollm2"} if settings.model == "local" else set()
-    needed |= {"minilm"} if settings.embedder in ("auto", "minilm") else set()
+    needed |= {"minilm"} if settings.embedder in (None, "auto", "minilm") else set()
     files = list(check_model_files(needed))
     yield from files
     yield from check_endpoint(settings.base_url)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from agentmem import Agent, Archive, Embedder, Memory
+    from agentmem import Agent, Archive, Memory
     from agentmem import Store as OpenStore
     from agentmem.config import Settings
 
@@ -92,7 +92,7 @@ def open_agent(*, new: bool, **flags: Any) -> Agent:
     from agentmem import Agent
 
     chosen = settings(**flags)
-    return Agent(**chosen.agent_arguments(), embedder=embedder(chosen), new=new)
+    return Agent(**chosen.agent_arguments(), new=new)
 
 
 def open_memory(
@@ -107,7 +107,7 @@ def open_memory(
         user=chosen.user,
         session=chosen.session,
         budget=chosen.budget,
-        embedder=embedder(chosen),
+        embedder=chosen.embedder,
     )
 
 
@@ -127,7 +127,7 @@ def look(
         user=chosen.user,
         session=session,
         budget=chosen.budget,
-        embedder=embedder(chosen),
+        embedder=chosen.embedder,
         only_look=True,
     )
 
@@ -153,10 +153,3 @@ def store_path(chosen: Settings) -> Path:
     from agentmem.config import data_dir
 
     return chosen.store or data_dir() / "agentmem.db"
-
-
-def embedder(chosen: Settings) -> Embedder:
-    """The embedder the settings name."""
-    from agentmem.models.registry import resolve_embedder
-
-    return resolve_embedder(chosen.embedder)
