@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentmem.errors import InvalidInput
-
 MAX_CODE = 127
 _LARGEST_SCALE = torch.finfo(torch.float16).max
 
@@ -39,17 +37,17 @@ def quantize_int8(rows: Tensor) -> QuantizedRows:
         rows: (..., head_dim), any float dtype.
 
     Raises:
-        InvalidInput: a value is NaN, infinite, or too large for a fp16 scale.
+        ValueError: a value is NaN, infinite, or too large for a fp16 scale.
     """
     rows = rows.float()
     if not rows.numel():
         return QuantizedRows(rows.to(torch.int8), rows.new_zeros(rows.shape[:-1]).half())
     largest = rows.abs().amax(-1)
     if not bool(torch.isfinite(largest).all()):
-        raise InvalidInput("Only finite values can be quantized: got NaN or infinity.")
+        raise ValueError("Only finite values can be quantized: got NaN or infinity.")
     exact = largest / MAX_CODE
     if float(exact.max()) > _LARGEST_SCALE:
-        raise InvalidInput(
+        raise ValueError(
             f"Values up to {_LARGEST_SCALE * MAX_CODE:.3g} can be quantized: "
             f"got {float(largest.max()):.3g}."
         )

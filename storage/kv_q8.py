@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from agentmem.errors import InvalidInput
 from agentmem.kernels.attention import mix_pages_int8, page_logits_int8
 from agentmem.kernels.quantize import QuantizedRows, dequantize_int8, quantize_int8
 from agentmem.storage.kv_format import Format, Pages
@@ -23,8 +24,11 @@ class Q8Format(Format):
         Raises:
             InvalidInput: a value is NaN or infinite.
         """
-        k = quantize_int8(keys)
-        v = quantize_int8(values.transpose(0, 1))
+        try:
+            k = quantize_int8(keys)
+            v = quantize_int8(values.transpose(0, 1))
+        except ValueError as error:
+            raise InvalidInput(f"q8 cannot hold these keys and values. {error}") from error
         return {
             "k_codes": k.codes.contiguous(),
             "k_scales": k.scales.contiguous(),

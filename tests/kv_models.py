@@ -1,0 +1,60 @@
+"""Tiny random models of the families the segment cache is proved on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+_COMMON: dict[str, Any] = dict(
+    vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096,
+    pad_token_id=0, bos_token_id=1, eos_token_id=2,
+)  # fmt: skip
+
+
+def _rope(kind: str, **options: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **options}}
+
+
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "llama3": ("LlamaConfig", _rope("llama3", factor=8.0, low_freq_factor=1.0,
+        high_freq_factor=4.0, original_max_position_embeddings=1024)),
+    "yarn": ("LlamaConfig", _rope("yarn", factor=4.0, original_max_position_embeddings=1024)),
+    "dynamic": ("LlamaConfig", _rope("dynamic", factor=4.0)),
+    "longrope": ("Phi3Config", _rope("longrope", short_factor=[1.0] * 8, long_factor=[4.0] * 8,
+        original_max_position_embeddings=64) | {"original_max_position_embeddings": 64}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    "mistral": ("MistralConfig", {"sliding_window": None}),
+    "mistral_sliding": ("MistralConfig", {"sliding_window": 24}),
+    "gemma2": ("Gemma2Config", {"head_dim": 16, "query_pre_attn_scalar": 16,
+        "sliding_window": 24}),
+    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "query_pre_attn_scalar": 16,
+        "sliding_window": 24, "num_hidden_layers": 6}),
+    "phi": ("PhiConfig", {}),
+    "phi3": ("Phi3Config", {}),
+    "cohere2": ("Cohere2Config", {"sliding_window": 24}),
+    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "sliding_window": 24, "num_local_experts": 2,
+        "num_experts_per_tok": 1}),
+    "gpt2": ("GPT2Config", {"n_embd": 64, "n_head": 4, "n_layer": 2}),
+    "mamba": ("MambaConfig", {}),
+    "qwen3_next": ("Qwen3NextConfig", {"num_hidden_layers": 4, "head_dim": 16, "num_experts": 2}),
+    "deepseek_v3": ("DeepseekV3Config", {"num_hidden_layers": 2}),
+    "bloom": ("BloomConfig", {}),
+}  # fmt: skip
+
+
+def tiny_model(family: str, **changes: Any) -> Any:
+    """A random model in float32 whose attention matters: weights three times the usual size."""
+    config_class, options = _FAMILIES[family]
+    torch.manual_seed(1)
+    config = getattr(transformers, config_class)(**{**_COMMON, **options, **changes})
+    model = transformers.AutoModelForCausalLM.from_config(config).eval().float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3.0)
+    return model
