@@ -7,7 +7,6 @@ because its builds differ by machine, and left out here.
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 import venv
 from pathlib import Path
@@ -61,4 +60,4 @@ def write(name: str, what: str, source: str, packages: dict[str, list[str]]) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
