@@ -76,6 +76,8 @@ def typed(error: sqlite3.Error, path: Path, seconds: float) -> StoreError | None
                 f"The disk under the store {path} failed: {error}. Close the store, check the "
                 "disk, and open it again; what was acknowledged is kept."
             )
+        case sqlite3.SQLITE_ERROR if str(error).startswith(("no such table", "no such column")):
+            return corrupt(path, str(error))
     return None
 
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, delete, insert, select
 
-from agentmem.storage.schema import leases
+from agentmem.errors import InvalidInput
+from agentmem.storage.schema import leases, sessions
 
 
 def put(connection: Connection, session_id: int, host: str, pid: int, since: float) -> None:
-    """Note the holder of a session."""
+    """Note the holder of a session.
+
+    Raises:
+        InvalidInput: the session was removed meanwhile.
+    """
+    there = select(sessions.c.id).where(sessions.c.id == session_id)
+    if connection.execute(there).first() is None:
+        raise InvalidInput(f"No session {session_id}: it was removed.")
     remove(connection, session_id)
     values = {"session_id": session_id, "host": host, "pid": pid, "since": since}
     connection.execute(insert(leases).values(values))

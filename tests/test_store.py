@@ -178,6 +178,21 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
         assert [finding for finding in store.check() if finding.status == "fail"] == []
 
 
+def test_a_store_whose_making_was_interrupted_is_finished(path: Path) -> None:
+    create_file(path)
+    with Store.open(path) as store:
+        remember(store.for_user("ann"), "one")
+        assert [finding for finding in store.check() if finding.status == "fail"] == []
+    assert sorted(file.name for file in path.parent.iterdir()) == ["me.db", "me.db.lock"]
+
+
+def test_a_store_without_one_of_its_tables_is_damaged(path: Path) -> None:
+    Store.open(path).close()
+    raw(path, "DROP TABLE words")
+    with Store.open(path) as store, pytest.raises(StoreCorrupt, match="no such table: words"):
+        remember(store.for_user("ann"), "one")
+
+
 @pytest.mark.parametrize("bad", ["", "a\0b"])
 def test_a_path_that_is_none_is_refused(bad: str) -> None:
     with pytest.raises(InvalidInput, match="`path`"):

@@ -180,9 +180,11 @@ def say(text):
         transaction.add_turn(session, text, text)
 
 say("before")
+pool = store._database._engine.pool
 pid = os.fork()
 if pid == 0:
     try:
+        assert store._database._engine.pool is not pool
         for number in range(20):
             say(f"child-{number}")
         lease.close()  # it is the parent's: nothing happens
@@ -226,6 +228,43 @@ def test_a_forked_process_goes_on_with_connections_of_its_own(tmp_path: Path) ->
     assert code == 0
     assert keys == sorted(["before", *both])
     assert still_held and last == "after" and failed == []
+
+
+FORK_A_LOCK = """
+import json, os, sys
+from pathlib import Path
+from agentmem.storage.lock import FileLock
+
+lock = FileLock(Path(sys.argv[1]))
+answers = []
+
+def in_child(hold_after_fork):
+    ready_read, ready_write = os.pipe()
+    answer_read, answer_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(ready_read, 1)
+        os.write(answer_write, b"taken" if lock.acquire(0) else b"refused")
+        os._exit(0)
+    if hold_after_fork:
+        assert lock.acquire(1)
+    os.write(ready_write, b"x")
+    os.waitpid(pid, 0)
+    answers.append(os.read(answer_read, 100).decode())
+
+assert lock.acquire(0)
+in_child(False)
+lock.release()
+in_child(True)
+lock.release()
+in_child(False)
+answers.append(lock.acquire(0))
+print(json.dumps(answers))
+"""
+
+
+def test_a_forked_process_does_not_share_its_parents_lock(tmp_path: Path) -> None:
+    assert run(FORK_A_LOCK, tmp_path / "lock") == ["refused", "refused", "taken", True]
 
 
 NO_CLOSE = """
