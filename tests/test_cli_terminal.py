@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from agentmem import Agent, ScriptedModel
 from agentmem.cli import signals
+from agentmem.cli.piped import PipedChat
 from agentmem.cli.slash import COMMANDS
 from agentmem.cli.terminal import HINT, TerminalChat
 from agentmem.errors import ModelUnavailable
@@ -275,6 +277,20 @@ def test_ctrl_c_during_an_answer_keeps_what_was_said(
     assert len(said) == answers
 
 
+@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGINT, 0), (signal.SIGTERM, None)])
+def test_a_signal_during_a_slash_command_ends_it(
+    screen: Screen, monkeypatch: pytest.MonkeyPatch, signum: signal.Signals, exit_code: int | None
+) -> None:
+    screen.type("hello")
+    monkeypatch.setattr(screen.agent.memory, "why", lambda _: signal.raise_signal(signum))
+    if exit_code is None:
+        with pytest.raises(signals.Stopped):
+            screen.type("/why 2", "never said")
+    else:
+        assert screen.type("/why 2", "hello")[:2] == ["(stopped)", "ok."]
+        assert screen.exit_code == exit_code
+
+
 # A real terminal
 
 
@@ -383,3 +399,32 @@ def test_sigterm_in_a_real_terminal_leaves(start: Callable[..., Pty]) -> None:
     chat.until("you>")
     chat.process.send_signal(signal.SIGTERM)
     assert chat.leave() == 143
+
+
+def test_a_long_answer_streams_and_ends_as_markdown(
+    start: Callable[..., Pty], tmp_path: Path
+) -> None:
+    items = "".join(f"- **item {number}** \x1b]0;x\x07\n" for number in range(60))
+    (tmp_path / "script.jsonl").write_text(json.dumps(f"# A title\n\n{items}") + "\n")
+    chat = start("--no-history", "--model", f"scripted:{tmp_path / 'script.jsonl'}",
+                 "--max-new-tokens", "2000", "--budget", "8000")  # fmt: skip
+    chat.until("you>")
+    chat.type("hello\r")
+    shown = chat.until("8000 tokens")
+    assert "A title" in shown and "item 59" in shown
+    assert "**item 59**" not in shown.rpartition("A title")[2]  # rendered at the end
+    assert "\x1b]0;" not in shown and "\\x1b]0;x\\x07" in shown
+    chat.type("\x04")
+    assert chat.leave() == 0
+
+
+def test_what_is_piped_in_is_shown_escaped_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    inside, outside = pty.openpty()
+    with Agent(ScriptedModel(["\x1b[2Jhi"]), store=tmp_path / "me.db") as agent:
+        with os.fdopen(outside, "w") as stdout:
+            monkeypatch.setattr("sys.stdout", stdout)
+            PipedChat(agent, as_json=False).run(io.BytesIO(b"hello\n"))
+        assert os.read(inside, 100) == b"\\x1b[2Jhi\r\n"
+    os.close(inside)

@@ -47,8 +47,13 @@ def chat(
 ) -> None:
     """Talk; a piped stdin gives one turn a line: text, or {"turn": ID, "text": ...}."""
     flags = {name: value for name, value in locals().items() if name not in ("history", "as_json")}
-    with options.open_agent(**flags) as agent:
-        code = converse(agent, as_json=as_json, history=history)
+    from agentmem.cli.signals import Stopped
+
+    try:
+        with options.open_agent(**flags) as agent:
+            code = converse(agent, as_json=as_json, history=history)
+    except Stopped as stop:
+        code = stop.exit_code
     raise typer.Exit(code)
 
 

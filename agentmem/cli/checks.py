@@ -119,7 +119,7 @@ def _store_fix(error: StoreError, path: Path) -> str:
 
 
 def check_model_files(needed: Collection[str]) -> Iterator[Check]:
-    """The embedded models are there, whole and unchanged; one that is not needed may be missing."""
+    """The embedded models are whole and unchanged; one that is not needed may be missing."""
     from agentmem.models.setup import EMBEDDED, models_home, verify
 
     for name, model in EMBEDDED.items():
@@ -129,7 +129,7 @@ def check_model_files(needed: Collection[str]) -> Iterator[Check]:
         except ModelError as error:
             missing = error.code == "ModelNotFound"
             fix = "agentmem setup" if missing else "agentmem setup --force"
-            status: Status = "fail" if name in needed else "warn"
+            status: Status = "warn" if missing and name not in needed else "fail"
             yield Check(title, status, str(error), fix, error.exit_code)
         else:
             yield Check(title, "ok", f"{model.title} in {models_home() / name}")
@@ -254,7 +254,7 @@ def run_checks(settings: Settings, store: Path) -> Iterator[Check]:
     yield from check_disk(store.parent)
     yield from check_store(store, settings.user)
     needed = {"smollm2"} if settings.model == "local" else set()
-    needed |= {"minilm"} if settings.embedder in (None, "auto", "minilm") else set()
+    needed |= {"minilm"} if settings.embedder == "minilm" else set()  # "auto" does without
     files = list(check_model_files(needed))
     yield from files
     yield from check_endpoint(settings.base_url)

@@ -131,7 +131,9 @@ class PipedChat:
         """Write an event; what streams is in the reply again and is not written."""
         if not self.as_json:
             if isinstance(event, Reply):
-                sys.stdout.write(event.text + "\n")
+                # A terminal is shown what could steer it escaped; a file gets the bytes.
+                text = render.safe(event.text) if sys.stdout.isatty() else event.text
+                sys.stdout.write(text + "\n")
                 sys.stdout.flush()
         elif isinstance(event, SessionStarted | Decided | Recalled):
             render.write_json(event.to_dict())

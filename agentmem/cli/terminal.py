@@ -7,6 +7,7 @@ Knows an agent, a console and a way to read a line; the prompt with its keys and
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,12 +63,25 @@ class TerminalChat:
                 if line in LEAVING:
                     return 0
                 if line.startswith("/") and not line.startswith("//"):
-                    self.slash.run(line)
+                    self.command(line)
                 elif line:
                     with interrupts.answering():
                         self.answer(line.removeprefix("/"), interrupts)
                     if interrupts.stopped:
                         return interrupts.stopped.exit_code
+
+    def command(self, line: str) -> None:
+        """Run a slash command; Ctrl-C ends it and nothing else.
+
+        Raises:
+            Stopped: another signal came.
+        """
+        try:
+            self.slash.run(line)
+        except Stopped as stop:
+            if stop.signum != signal.SIGINT:
+                raise
+            self.say("(stopped)")
 
     def greet(self) -> None:
         """Say which session this is, and how to get help."""
