@@ -20,6 +20,9 @@ from agentmem.models.reply_text import Detokenizer, StopStrings, ThoughtSplitter
 from agentmem.models.sampling import Sampler
 from agentmem.models.text_encoder import TextEncoder
 
+_CALL_STARTS = ("", "{", "<", "[")
+"""What a tool call may begin with, in our form or a response template's."""
+
 
 @dataclass(frozen=True)
 class Vocabulary:
@@ -30,12 +33,14 @@ class Vocabulary:
         stop_ids: end a reply, and are no part of it.
         stop_texts: the same for models without such ids.
         thought_ids: the markers around what the model thinks before it answers.
+        mute_ids: control tokens that have no place in a reply; never spoken.
     """
 
     encoder: TextEncoder
     stop_ids: frozenset[int]
     stop_texts: tuple[str, ...] = ()
     thought_ids: tuple[int | None, int | None] = (None, None)
+    mute_ids: frozenset[int] = frozenset()
 
 
 class Decoding:
@@ -47,6 +52,7 @@ class Decoding:
         thought: what the model thought.
         finish_reason: why it ended; None while it runs.
         prompt_tokens: tokens the model attended to when it began.
+        is_prompt_read: the prompt is in the window whole.
         prefill_seconds, decode_seconds: wall-clock.
     """
 
@@ -72,6 +78,7 @@ class Decoding:
             top_k=options.top_k,
             repetition_penalty=options.repetition_penalty,
             seed=options.seed,
+            mute_ids=sorted(vocabulary.mute_ids),
         )
         self._stops = StopStrings((*options.stop, *vocabulary.stop_texts))
         self._num_decided = 0
@@ -82,6 +89,7 @@ class Decoding:
         self.thought = ""
         self.finish_reason: FinishReason | None = None
         self.prompt_tokens = 0
+        self.is_prompt_read = False
         self.prefill_seconds = 0.0
         self.decode_seconds = 0.0
 
@@ -129,18 +137,17 @@ class Decoding:
 
     def _speak(self, queue: list[int]) -> Iterator[str]:
         started = time.perf_counter()
-        is_prefill = True
         while True:
             for token_id in self._forced():
                 queue.append(token_id)
                 yield from self._take(token_id)
-            if self._is_over(len(queue), is_prefill):
+            if self._is_over(len(queue)):
                 return
             logits = self._run(queue)
             queue = []
-            if is_prefill:
+            if not self.is_prompt_read:
                 self.prefill_seconds = time.perf_counter() - started
-                is_prefill = False
+                self.is_prompt_read = True
             allowed = self._constraint.allowed(len(logits)) if self._constraint else None
             token_id = self._sampler.sample(logits, self.token_ids, allowed)
             if token_id in self._vocabulary.stop_ids:
@@ -164,7 +171,7 @@ class Decoding:
             return []
         return self._constraint.forced()[: self._options.max_new_tokens - len(self.token_ids)]
 
-    def _is_over(self, num_queued: int, is_prefill: bool) -> bool:
+    def _is_over(self, num_queued: int) -> bool:
         room = self._forward.room(self._window.num_tokens, self._options.max_tokens)
         if self._stops.is_stopped or (self._constraint and self._constraint.is_finished):
             self.finish_reason = "stop"
@@ -184,7 +191,7 @@ class Decoding:
             self.text += self._stops.push(answer)
         if not self._detokenizer.is_holding:
             self._marks.append((len(self.token_ids), self._num_decided))
-        if self._holds_calls and self.text.lstrip()[:1] in ("", "{"):
+        if self._holds_calls and self.text.lstrip()[:1] in _CALL_STARTS:
             # It may be a call: that is no text.
             return
         if piece := self.pending():

@@ -87,7 +87,8 @@ class Engine:
     @cached_property
     def _grammar(self) -> GrammarCompiler:
         with self._setup:
-            ends = _end_ids(self.loaded) or sorted(self.vocabulary.stop_ids)
+            ends = _end_ids(self.loaded)
+            ends += sorted(self.vocabulary.stop_ids.difference(ends))
             return GrammarCompiler(self.loaded.tokenizer, self.loaded.vocab_size, ends)
 
 

@@ -165,7 +165,10 @@ def check_files(folder: Path) -> None:
     tokenizer = folder / "tokenizer.json"
     if not tokenizer.is_file():
         raise ModelNotFound(f"{folder} has no tokenizer.json; {_SETUP}.")
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+    # The tokenizers library raises a bare `Exception` for such a file.
+    if not (_read_json(tokenizer).get("model") or {}).get("vocab"):
+        raise ModelCorrupt(f"{tokenizer} has no vocabulary; {_SETUP}.")
+    for name in ("tokenizer_config.json", "generation_config.json"):
         if (folder / name).is_file():
             _read_json(folder / name)
     weights = sorted(folder.glob("*.safetensors"))

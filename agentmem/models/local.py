@@ -76,7 +76,7 @@ class LocalModel(ChatModel):
         if engine.attached is not None and use_kv:
             parking = Parking(parked_ram_bytes)
             cache = SegmentCache(engine.attached, cast(FormatName, kv_format), parking=parking)
-            self._window = SegmentWindow(cache)
+            self._window = SegmentWindow(cache, max_positions=loaded.context_tokens)
             self._kv = LocalKV(cache, self._forget)
         else:
             self._window = PrefixWindow(loaded)
@@ -211,16 +211,14 @@ class LocalModel(ChatModel):
         num_before, started = self._forward.num_tokens, time.perf_counter()
         try:
             new_ids = self._enter(window, entries, header, options)
-            num_prefilled = self._forward.num_tokens - num_before
+            num_entered = self._forward.num_tokens - num_before
             enter_seconds = time.perf_counter() - started
             if options.max_new_tokens:
-                num_prefilled += len(new_ids)
                 for piece in decoding.run(new_ids):
                     yield Delta(piece)
             else:
                 decoding.finish_reason = "length"
         except Cancelled:
-            num_prefilled = self._forward.num_tokens - num_before
             enter_seconds = time.perf_counter() - started
             decoding.finish_reason = "interrupted"
         finally:
@@ -230,6 +228,9 @@ class LocalModel(ChatModel):
                 window.close()
             else:
                 self._settle(decoding, reading, header)
+        num_prefilled = self._forward.num_tokens - num_before
+        if decoding.is_prompt_read:
+            num_prefilled = num_entered + len(new_ids)
         yield Delta(
             "" if reading.tool_calls else decoding.pending(),
             Completion(
@@ -285,7 +286,7 @@ class LocalModel(ChatModel):
             # Templates take thoughts out of the history.
             and not reading.thought
             and spoken is not None
-            and decoding.prompt_tokens > 0
+            and decoding.is_prompt_read
         )
         if can_stay and spoken is not None:
             pending = PendingReply((*header, *spoken), reading.text, reading.tool_calls)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from agentmem.models.base import Part, PartKey
 from agentmem.models.engine import Engine
-from agentmem.models.template import LEAD_KEY, Block, Template
+from agentmem.models.template import Block, Template
 from agentmem.models.tool_text import plain_message
 from agentmem.segment import Message, ToolCall
 
@@ -28,11 +28,13 @@ class Entry:
         key: of the part; a name starting with `~` for what the template adds.
         token_ids: frame included.
         begins_turn: the user's own words begin here.
+        is_reply: it begins with the ids of the last reply.
     """
 
     key: PartKey
     token_ids: tuple[int, ...]
     begins_turn: bool = False
+    is_reply: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,12 @@ class PendingReply:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    variant: str
+    block: Block
     token_ids: tuple[int, ...]
+
+    def fits(self, block: Block) -> bool:
+        """Whether the block has these ids too."""
+        return self.block.variant == block.variant and self.block.messages == block.messages
 
 
 class PromptIds:
@@ -86,13 +92,16 @@ class PromptIds:
         template = self._engine.template
         if template is None:
             return [Entry(PROMPT_KEY, tuple(self._engine.rendering.encode(prompt)))]
+        blocks = template.blocks(prompt)
+        # An older reply may have said the same: the last one is meant.
+        reply = next((block for block in reversed(blocks) if self._is_pending(block)), None)
         entries = []
-        for block in template.blocks(prompt):
+        for block in blocks:
             token_ids = self._token_ids(template, block)
             if token_ids:
                 is_users = bool(block.messages) and block.messages[0].role == "user"
                 begins_turn = is_users and not str(block.key).startswith("~")
-                entries.append(Entry(block.key, token_ids, begins_turn))
+                entries.append(Entry(block.key, token_ids, begins_turn, block is reply))
         return entries
 
     def reply_header(self) -> list[int]:
@@ -105,9 +114,9 @@ class PromptIds:
         template = self._engine.template
         if template is None:
             return
-        variants = {block.key: block.variant for block in template.blocks(prompt)}
+        blocks = {block.key: block for block in template.blocks(prompt)}
         for entry in entries:
-            self._known[entry.key] = _Known(variants[entry.key], entry.token_ids)
+            self._known[entry.key] = _Known(blocks[entry.key], entry.token_ids)
 
     def forget(self, keys: Iterable[PartKey]) -> None:
         """Let the ids of these parts go."""
@@ -136,7 +145,7 @@ class PromptIds:
         if not part.messages:
             return 0
         known = self._known.get(part.key)
-        if known is not None:
+        if known is not None and known.block.messages == part.messages:
             return len(known.token_ids)
         is_system = part.messages[0].role == "system"
         block = Block(part.key, part.messages, "start" if is_system else "free")
@@ -144,13 +153,20 @@ class PromptIds:
 
     def _token_ids(self, template: Template, block: Block) -> tuple[int, ...]:
         known = self._known.get(block.key)
-        if known is not None and known.variant == block.variant:
+        if known is not None and known.fits(block):
             return known.token_ids
-        pending = self.pending
-        if (
-            pending is not None
-            and block.key != LEAD_KEY
-            and pending.is_spoken_by(block.messages[0])
-        ):
-            return (*pending.token_ids, *template.encode_after_reply(block))
+        if self.pending is not None and self._is_pending(block):
+            return (*self.pending.token_ids, *template.encode_after_reply(block))
         return tuple(template.encode(block))
+
+    def _is_known(self, block: Block) -> bool:
+        known = self._known.get(block.key)
+        return known is not None and known.fits(block)
+
+    def _is_pending(self, block: Block) -> bool:
+        return (
+            self.pending is not None
+            and not self._is_known(block)
+            and bool(block.messages)
+            and self.pending.is_spoken_by(block.messages[0])
+        )

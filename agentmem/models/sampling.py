@@ -26,6 +26,7 @@ class Sampler:
         repetition_penalty: above 1 discourages tokens of the reply so far. The prompt's are not
             touched: its facts must stay as easy to repeat as they are.
         seed: of the generator.
+        mute_ids: tokens that are never drawn.
 
     Raises:
         InvalidInput: a value is out of range.
@@ -39,6 +40,7 @@ class Sampler:
         top_k: int = 0,
         repetition_penalty: float = 1.0,
         seed: int = 0,
+        mute_ids: Sequence[int] = (),
     ) -> None:
         if not temperature >= 0:
             raise InvalidInput(f"`temperature` must not be negative: got {temperature}.")
@@ -52,6 +54,7 @@ class Sampler:
         self._top_p = top_p
         self._top_k = top_k
         self._penalty = repetition_penalty
+        self._mute_ids = np.asarray(mute_ids, dtype=np.int64)
         self._generator = np.random.default_rng(abs(seed))
 
     def sample(
@@ -77,6 +80,9 @@ class Sampler:
             seen = np.unique(np.asarray(spoken, dtype=np.int64))
             values = logits[seen]
             logits[seen] = np.where(values > 0, values / self._penalty, values * self._penalty)
+        if self._mute_ids.size:
+            logits = logits.copy()
+            logits[self._mute_ids[self._mute_ids < len(logits)]] = -np.inf
         if allowed is not None:
             logits = np.where(allowed, logits, -np.inf)
         if self._temperature == 0:

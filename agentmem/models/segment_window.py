@@ -22,11 +22,15 @@ class SegmentWindow:
 
     Args:
         cache: holds the KV.
+        max_positions: what the model can attend to; 0 where unknown.
         is_fork: leaves no trace: nothing is parked or packed, and no evidence is gathered.
     """
 
-    def __init__(self, cache: SegmentCache, *, is_fork: bool = False) -> None:
+    def __init__(
+        self, cache: SegmentCache, *, max_positions: int = 0, is_fork: bool = False
+    ) -> None:
         self._cache = cache
+        self._max_positions = max_positions
         self._is_fork = is_fork
         self._to_seal: deque[Entry] = deque()
 
@@ -104,7 +108,7 @@ class SegmentWindow:
 
     def fork(self) -> SegmentWindow:
         """A window of its own over the same tokens; this one is never changed through it."""
-        return SegmentWindow(self._cache.fork(), is_fork=True)
+        return SegmentWindow(self._cache.fork(), max_positions=self._max_positions, is_fork=True)
 
     def close(self) -> None:
         """Free what the window holds."""
@@ -125,23 +129,25 @@ class SegmentWindow:
     def _adopt_tail(
         self, entries: Sequence[Entry], read: Callable[[Sequence[int]], object]
     ) -> None:
-        """Give the tail to the part that begins with its tokens, and read the rest of that part.
+        """Give the tail to the part that is the last reply, and read the rest of that part.
 
         Done before anything moves: the tail's keys are rotated to where they stand.
         """
-        cache = self._cache
-        tail = cache.tail_token_ids
-        for entry in reversed(entries):
-            if not tail or cache.has(entry.key) or entry.token_ids[: len(tail)] != tail:
-                continue
-            self._to_seal.append(entry)
-            rest = entry.token_ids[len(tail) :]
-            if rest:
-                read(rest)
-            else:
-                self.appended(())
+        tail = self._cache.tail_token_ids
+        reply = next((entry for entry in entries if entry.is_reply), None)
+        if not tail or reply is None or reply.token_ids[: len(tail)] != tail:
+            self._cache.discard_tail()
             return
-        cache.discard_tail()
+        rest = reply.token_ids[len(tail) :]
+        if 0 < self._max_positions < self._cache.next_position + len(rest):
+            # There is room for it only where it will stand once the others have moved.
+            self._cache.discard_tail()
+            return
+        self._to_seal.append(reply)
+        if rest:
+            read(rest)
+        else:
+            self.appended(())
 
     def _pack(self, entries: Sequence[Entry]) -> None:
         """Compress all but the sinks and the newest turn."""

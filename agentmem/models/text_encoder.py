@@ -106,13 +106,10 @@ class TextEncoder:
         )
 
     def _find_missing_bytes(self) -> bytes:
-        state = json.loads(self._backend.to_str())
-        if '"ByteLevel"' not in json.dumps(state["pre_tokenizer"]):
+        if "ByteLevel" not in repr(self._backend.pre_tokenizer):
             return b""
-        vocabulary = state["model"].get("vocab", {})
-        return bytes(
-            byte for byte, letter in enumerate(_byte_letters()) if letter not in vocabulary
-        )
+        letters = enumerate(_byte_letters())
+        return bytes(byte for byte, letter in letters if self.token_id(letter) is None)
 
     def _encode_plain(self, content: str) -> list[int]:
         token_ids = self._plain_ids(content)
