@@ -182,6 +182,15 @@ def test_a_session_in_use_is_busy() -> None:
     assert holder.returncode == 0
 
 
+def test_settings_come_from_flags_then_environment_then_file(
+    scripted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (scripted / "agentmem.toml").write_text('budget = 700\nsession = "from-file"\nkv = "dense"')
+    monkeypatch.setenv("AGENTMEM_SESSION", "from-env")
+    session = run_cli("chat", "--json", "--budget", "900", stdin="").events[0]
+    assert (session["budget"], session["session"], session["kv"]) == (900, "from-env", "dense")
+
+
 # Asking once
 
 
