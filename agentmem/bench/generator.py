@@ -1,0 +1,244 @@
+"""Makes benchmark conversations: facts stated among small talk, near misses, and questions.
+
+The same arguments give the same conversation. It knows nothing of models: tokens are counted by a
+function that is passed in.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agentmem.bench.attributes import (
+    ATTRIBUTES,
+    FORMER_STATEMENTS,
+    ME,
+    MONTHS,
+    OWNERS,
+    STATEMENTS,
+    WORDINGS,
+    WORDS,
+    Attribute,
+    Owner,
+    ValueKind,
+)
+from agentmem.bench.conversation import Conversation, Fact, Question, Turn, contains
+from agentmem.bench.small_talk import SmallTalk
+from agentmem.errors import InvalidInput
+
+TOKENS_PER_TURN = 40
+TOLERANCE = 0.05
+"""How far from the asked number of tokens a conversation may be, as a share."""
+PARAPHRASE_SHARE = 0.25
+STATEMENTS_PER_FACT = 4
+"""The fact, two near misses of other owners, and an older value."""
+
+
+def generate(
+    seed: int,
+    *,
+    count_tokens: Callable[[str], int],
+    turns: int = 300,
+    facts: int = 40,
+    tokens: int | None = None,
+) -> Conversation:
+    """A conversation in which `facts` facts are stated, and one question about each.
+
+    Args:
+        seed: the same seed gives the same conversation.
+        count_tokens: tokens of one message; include what its header takes if that is to count.
+        turns: turns before the questions.
+        facts: facts that are asked for. Each has three near misses, stated in other turns: two of
+            other owners, and an older value of its own stated earlier.
+        tokens: tokens of all messages together, within 5 %; 40 a turn where None.
+
+    Raises:
+        InvalidInput: the facts do not fit the turns, or the turns not the tokens.
+    """
+    tokens = TOKENS_PER_TURN * turns if tokens is None else tokens
+    num_statements = STATEMENTS_PER_FACT * facts
+    if facts < 1 or num_statements > turns:
+        raise InvalidInput(
+            f"`facts` must lie in 1..{turns // STATEMENTS_PER_FACT} for {turns} turns, since each "
+            f"takes {STATEMENTS_PER_FACT} of them: got {facts}."
+        )
+    rng = random.Random(seed)
+    small_talk = SmallTalk(rng, count_tokens)
+    stated, questions = _facts_and_questions(rng, facts, turns)
+    by_turn = {fact.turn: fact for fact in stated}
+    acknowledged = {
+        n: Turn(fact.statement, small_talk.acknowledgement(), "statement")
+        for n, fact in by_turn.items()
+    }
+    remaining = tokens - sum(
+        count_tokens(turn.user) + count_tokens(turn.reply or "") for turn in acknowledged.values()
+    )
+    played: list[Turn] = []
+    num_left = turns - num_statements
+    for n in range(1, turns + 1):
+        if n in acknowledged:
+            played.append(acknowledged[n])
+            continue
+        share = remaining / num_left * (rng.uniform(0.6, 1.4) if num_left > 5 else 1)
+        turn = small_talk.turn(round(share))
+        remaining -= count_tokens(turn.user) + count_tokens(turn.reply or "")
+        num_left -= 1
+        played.append(turn)
+    if abs(remaining) > TOLERANCE * tokens:
+        raise InvalidInput(
+            f"{turns} turns with {facts} facts cannot take {tokens} tokens within "
+            f"{TOLERANCE:.0%}: they take {tokens - remaining}. Change `tokens` or `turns`."
+        )
+    meta = {"seed": seed, "turns": turns, "facts": facts, "tokens": tokens - remaining}
+    return Conversation(tuple(played), tuple(stated), tuple(questions), meta)
+
+
+def _facts_and_questions(
+    rng: random.Random, num_facts: int, num_turns: int
+) -> tuple[list[Fact], list[Question]]:
+    values = _Values(rng)
+    # Which attributes carry the paraphrases is drawn too, so no attribute is always the hard one.
+    subjects = _subjects(rng, num_facts)
+    paraphrased = set(rng.sample(range(num_facts), round(PARAPHRASE_SHARE * num_facts)))
+    places = _places(rng, num_facts, num_turns)
+    owners_taken: dict[str, set[str]] = {}
+    stated: list[Fact] = []
+    questions: list[Question] = []
+    for index, (attribute, turns) in enumerate(zip(subjects, places, strict=True)):
+        taken = owners_taken.setdefault(attribute.noun, set())
+        hard = index in paraphrased
+        owner = _draw_owner(rng, taken, attribute, needs_paraphrase=hard)
+        others = [_draw_owner(rng, taken, attribute) for _ in range(2)]
+        fact_id = f"f{index + 1}"
+        plan = [
+            (f"{fact_id}-former", owner, True),
+            (fact_id, owner, False),
+            (f"{fact_id}-near1", others[0], False),
+            (f"{fact_id}-near2", others[1], False),
+        ]
+        former, fact, *near = (
+            _state(rng, name, turn, who, attribute, values, former=is_former)
+            for turn, (name, who, is_former) in zip(turns, plan, strict=True)
+        )
+        stated += [former, fact, *near]
+        questions.append(
+            Question(
+                text=_ask(attribute, owner, paraphrase=hard),
+                answer=fact.value,
+                fact=fact.id,
+                paraphrase=hard,
+                distractors=(former.id, *(other.id for other in near)),
+            )
+        )
+    stated.sort(key=lambda fact: fact.turn)
+    rng.shuffle(questions)
+    return stated, questions
+
+
+def _places(rng: random.Random, num_facts: int, num_turns: int) -> list[tuple[int, int, int, int]]:
+    """For every fact the turns of its older value, of itself, and of its two near misses.
+
+    Facts are spread evenly, so that the end of a conversation holds no more of them than its share.
+    The older value is stated before: it used to be true. The near misses stand anywhere.
+    """
+    slots = sorted(rng.sample(range(1, num_turns + 1), STATEMENTS_PER_FACT * num_facts))
+    own: list[int] = []
+    left: list[int] = []
+    for first in range(0, len(slots), STATEMENTS_PER_FACT):
+        stratum = slots[first : first + STATEMENTS_PER_FACT]
+        # Never the first of four, so that every fact has an unused turn before it.
+        own.append(stratum.pop(rng.randrange(1, STATEMENTS_PER_FACT)))
+        left += stratum
+    former: list[int] = []
+    for turn in own:
+        earlier = rng.choice([slot for slot in left if slot < turn])
+        left.remove(earlier)
+        former.append(earlier)
+    rng.shuffle(left)
+    places = [
+        (earlier, turn, left[2 * i], left[2 * i + 1])
+        for i, (earlier, turn) in enumerate(zip(former, own, strict=True))
+    ]
+    rng.shuffle(places)
+    return places
+
+
+def _subjects(rng: random.Random, num_facts: int) -> list[Attribute]:
+    """One attribute a fact; each is used once before any is used twice."""
+    subjects: list[Attribute] = []
+    while len(subjects) < num_facts:
+        subjects += rng.sample(ATTRIBUTES, min(len(ATTRIBUTES), num_facts - len(subjects)))
+    return subjects
+
+
+def _draw_owner(
+    rng: random.Random, taken: set[str], attribute: Attribute, *, needs_paraphrase: bool = False
+) -> Owner:
+    pool = [ME] * 6 + list(OWNERS)
+    free = [o for o in pool if o.possessive not in taken and (o.paraphrase or not needs_paraphrase)]
+    if not free:
+        raise InvalidInput(
+            f"No owner is left for another {attribute.noun!r}: ask for fewer `facts`."
+        )
+    owner = rng.choice(free)
+    taken.add(owner.possessive)
+    return owner
+
+
+def _state(
+    rng: random.Random,
+    fact_id: str,
+    turn: int,
+    owner: Owner,
+    attribute: Attribute,
+    values: _Values,
+    *,
+    former: bool,
+) -> Fact:
+    value = values.draw(attribute.kind)
+    wording = WORDINGS[attribute.kind]
+    whose = owner.possessive
+    statement = rng.choice(FORMER_STATEMENTS if former else STATEMENTS).format(
+        Whose=whose[0].upper() + whose[1:],
+        whose=whose,
+        noun=attribute.noun,
+        verb=wording.infinitive if former else wording.verb,
+        value=value,
+    )
+    return Fact(fact_id, turn, whose, attribute.noun, value, statement, former)
+
+
+def _ask(attribute: Attribute, owner: Owner, *, paraphrase: bool) -> str:
+    if paraphrase:
+        return attribute.paraphrase.format(whose=owner.paraphrase)
+    question = WORDINGS[attribute.kind].question
+    return question.format(whose=owner.possessive, noun=attribute.noun)
+
+
+@dataclass
+class _Values:
+    """Draws values that nobody could guess, each at most once."""
+
+    rng: random.Random
+    used: set[str] = field(default_factory=set)
+
+    def draw(self, kind: ValueKind) -> str:
+        for _ in range(1000):
+            value = self._draw(kind)
+            if not any(contains(value, old) or contains(old, value) for old in self.used):
+                self.used.add(value)
+                return value
+        raise InvalidInput(f"No unused {kind} is left: ask for fewer `facts`.")
+
+    def _draw(self, kind: ValueKind) -> str:
+        rng = self.rng
+        if kind == "digits4":
+            return str(rng.randint(1000, 9999))
+        if kind == "digits5":
+            return str(rng.randint(10_000, 99_999))
+        if kind == "date":
+            return f"{rng.choice(MONTHS)} {rng.randint(4, 20)}th"
+        if kind == "time":
+            return f"{rng.randint(13, 23)}:{rng.randint(1, 59):02d}"
+        return rng.choice(WORDS[kind])

@@ -1,0 +1,71 @@
+"""How a benchmark conversation is scored, and how hard it is, without any model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import Stemmer
+
+from agentmem.bench.conversation import Conversation, contains
+from agentmem.errors import InvalidInput
+
+MAX_WINDOW_SHARE = 0.30
+"""Above this share of answers in the last tokens a plain window would do."""
+
+STOP_WORDS = frozenset(
+    "a about after am an and any are as at be been before but by can could did do does for from "
+    "get had has have he her him his how i if in into is it its just me my no not of off on or our "
+    "please she should so than that the their them then there these they this those to under up "
+    "used was we were what when where which who whom whose why will with would you your".split()
+)
+
+_STEMMER = Stemmer.Stemmer("english")
+
+
+def exact(answer: str, reply: str) -> bool:
+    """Whether the answer stands in the reply as words of its own, case folded."""
+    return contains(reply, answer)
+
+
+def content_stems(text: str) -> set[str]:
+    """Stems of the words that carry meaning."""
+    words = re.findall(r"[^\W_]+", text.casefold())
+    return set(_STEMMER.stemWords([w for w in words if w not in STOP_WORDS and w != "s"]))
+
+
+def window_share(
+    conversation: Conversation, budget: int, count_tokens: Callable[[str], int]
+) -> float:
+    """The share of questions whose fact lies in the last `budget` tokens of the conversation.
+
+    What a window that holds nothing but the newest turns would find at the end, at best.
+    """
+    first, tokens = len(conversation.turns) + 1, 0
+    for turn in reversed(conversation.turns):
+        tokens += count_tokens(turn.user) + count_tokens(turn.reply or "")
+        if tokens > budget:
+            break
+        first -= 1
+    facts = {fact.id: fact for fact in conversation.facts}
+    in_window = [facts[question.fact].turn >= first for question in conversation.questions]
+    return sum(in_window) / len(in_window) if in_window else 0.0
+
+
+def check_difficulty(
+    conversation: Conversation, budget: int, count_tokens: Callable[[str], int]
+) -> float:
+    """The window share, refused where the conversation is too easy to tell anything.
+
+    Raises:
+        InvalidInput: there are no questions, or too many answers are still in a plain window.
+    """
+    if not conversation.questions:
+        raise InvalidInput("The conversation has no questions: there is nothing to measure.")
+    share = window_share(conversation, budget, count_tokens)
+    if share > MAX_WINDOW_SHARE:
+        raise InvalidInput(
+            f"{share:.0%} of the answers lie in the last {budget} tokens, so a plain window finds "
+            f"them: use more turns or a smaller budget (at most {MAX_WINDOW_SHARE:.0%} may)."
+        )
+    return share
