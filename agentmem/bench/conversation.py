@@ -18,6 +18,7 @@ easily taken for it. Models and tokens are unknown here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -158,13 +159,21 @@ _OPTIONAL = {"reply", "kind", "former", "paraphrase", "distractors"}
 
 def save(conversation: Conversation, path: str | Path) -> None:
     """Write the conversation; `load` reads an equal one."""
+    Path(path).write_text(_lines(conversation), encoding="utf-8", newline="\n")
+
+
+def digest(conversation: Conversation) -> str:
+    """Sixteen hex digits that differ where conversations do."""
+    return hashlib.sha256(_lines(conversation).encode()).hexdigest()[:16]
+
+
+def _lines(conversation: Conversation) -> str:
     rows: list[dict[str, Any]] = [{"type": "meta", **conversation.meta}]
     for n, turn in enumerate(conversation.turns, start=1):
         rows.append({"type": "turn", "n": n, **asdict(turn)})
     rows += [{"type": "fact", **asdict(fact)} for fact in conversation.facts]
     rows += [{"type": "question", **asdict(question)} for question in conversation.questions]
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    Path(path).write_text(text, encoding="utf-8", newline="\n")
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def load(path: str | Path) -> Conversation:

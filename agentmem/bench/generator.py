@@ -148,7 +148,7 @@ def _places(rng: random.Random, num_facts: int, num_turns: int) -> list[tuple[in
     for first in range(0, len(slots), STATEMENTS_PER_FACT):
         stratum = slots[first : first + STATEMENTS_PER_FACT]
         # Never the first of four, so that every fact has an unused turn before it.
-        own.append(stratum.pop(rng.randrange(1, STATEMENTS_PER_FACT)))
+        own.append(stratum.pop(rng.choice((1, 2))))
         left += stratum
     former: list[int] = []
     for turn in own:

@@ -1,0 +1,118 @@
+"""What the recall benchmark is asked for, and what it answers for each system."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from agentmem.errors import InvalidInput
+
+SYSTEMS = ("dense", "window", "oracle", "agentmem:kv", "agentmem:text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallOptions:
+    """What to play and with what.
+
+    Args:
+        model: as `Agent` takes it.
+        budget: tokens of the window.
+        turns, facts, tokens, seed: of the generated conversation.
+        script: a conversation file to play in place of a generated one.
+        systems: which systems; "agentmem" stands for both of its ways.
+        controller, policy: of agentmem.
+        kv: format of KV in the window of agentmem, window and oracle.
+        max_new_tokens: tokens of an answer.
+        threads: CPU threads of the local model.
+        write_script: where to write the conversation that is played.
+        out: JSON file; rows that are in it already are not measured again. A PNG goes beside it.
+    """
+
+    model: str = "local"
+    budget: int = 1024
+    turns: int = 300
+    facts: int = 40
+    tokens: int | None = None
+    seed: int = 0
+    script: Path | None = None
+    systems: tuple[str, ...] = SYSTEMS
+    controller: str = "llm"
+    policy: str = "relevance"
+    kv: str = "q8"
+    max_new_tokens: int = 24
+    threads: int | None = None
+    write_script: Path | None = None
+    out: Path | None = None
+
+    @classmethod
+    def quick(cls, **changes: Any) -> RecallOptions:
+        """A small conversation and budget: minutes on two cores."""
+        return cls(**{"budget": 512, "turns": 72, "facts": 10, **changes})
+
+    def __post_init__(self) -> None:
+        known = {*SYSTEMS, "agentmem"}
+        for system in self.systems:
+            if system not in known:
+                raise InvalidInput(f"No system {system!r}: use some of {', '.join(sorted(known))}.")
+        if not self.systems:
+            raise InvalidInput(f"Name at least one system of {', '.join(SYSTEMS)}.")
+
+    @property
+    def wanted(self) -> list[str]:
+        """The systems in their usual order, each once."""
+        return [s for s in SYSTEMS if s in self.systems or s.partition(":")[0] in self.systems]
+
+    @property
+    def command(self) -> str:
+        """The command that gives the same rows; it leaves out which of them are wanted."""
+        skipped = {"systems", "out", "write_script"}
+        words = ["agentmem", "bench", "recall"]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name not in skipped and value != option.default:
+                words += [f"--{option.name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallRow:
+    """What one system did. Shares are 0..1, seconds are means.
+
+    Args:
+        system, via: the system, and how segments come back ("off" where they do not).
+        conversation: digest of what was played; rows of different ones do not compare.
+        turns, facts, tokens: of the conversation; tokens with message headers.
+        questions: how many were asked, `paraphrases` of them sharing no word with the statement.
+        window_share: share of answers in the last `budget` tokens: what no memory at all gives.
+        in_window: share of questions whose answer the model could see.
+        exact: share of questions whose answer is in the reply.
+        peak_prompt_tokens: most tokens any forward attended to.
+        kv_bytes_end: KV of the window after the last question.
+        kv_bytes_dense_end: what a dense cache of everything said would hold then.
+        small_talk_recall_share: mean share of the budget that recalled segments took while the
+            user made small talk: what recall costs where it is not needed.
+        seconds_per_turn, seconds_per_question: by stage.
+    """
+
+    system: str
+    via: str
+    conversation: str
+    turns: int
+    facts: int
+    budget: int
+    tokens: int
+    questions: int
+    paraphrases: int
+    window_share: float
+    in_window: float
+    in_window_paraphrase: float | None
+    exact: float
+    exact_paraphrase: float | None
+    peak_prompt_tokens: int
+    kv_bytes_end: int
+    kv_bytes_dense_end: int
+    small_talk_recall_share: float
+    seconds_per_turn: dict[str, float]
+    seconds_per_question: dict[str, float]

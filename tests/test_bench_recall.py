@@ -1,0 +1,163 @@
+"""The recall benchmark end to end without a model, and the report it writes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentmem.bench.conversation import Conversation, Fact, Question, Turn, load, save
+from agentmem.bench.recall import SYSTEMS, RecallOptions, RecallRow, render, run_recall
+from agentmem.bench.report import Report, bar_chart, machine, table, versions
+from agentmem.errors import InvalidInput
+
+QUICK = RecallOptions.quick(model="scripted", controller="policy", turns=60, facts=6)
+
+
+@pytest.fixture
+def by_name(embedded_models: Path, tmp_path: Path) -> dict[str, RecallRow]:
+    """A row of every system, over one conversation; the files lie in `tmp_path`."""
+    options = replace(QUICK, out=tmp_path / "r.json", write_script=tmp_path / "c.jsonl")
+    return {f"{row.system}:{row.via}": row for row in run_recall(options)}
+
+
+def test_all_systems_play_one_conversation_within_the_budget(
+    by_name: dict[str, RecallRow], tmp_path: Path
+) -> None:
+    assert set(by_name) == {
+        "dense:off", "window:off", "oracle:off", "agentmem:kv", "agentmem:text"
+    }  # fmt: skip
+    dense, window, oracle = (by_name[f"{name}:off"] for name in ("dense", "window", "oracle"))
+    agentmem = by_name["agentmem:text"]
+    # Everything is in a dense window, the oracle's by hand; what is left tells the others apart.
+    assert dense.in_window == 1
+    assert oracle.in_window == 1
+    assert window.in_window <= 0.5
+    assert agentmem.in_window > window.in_window
+    assert dense.peak_prompt_tokens > dense.tokens
+    for row in (window, oracle, agentmem):
+        assert 0 < row.peak_prompt_tokens <= 512
+    assert window.small_talk_recall_share == 0
+    assert 0 <= agentmem.small_talk_recall_share <= 0.25
+    assert all(row.exact == 0 for row in by_name.values()), "the scripted model knows nothing"
+    assert all(row.seconds_per_turn["recall"] > 0 for row in by_name.values())
+
+    # What was written is complete, and a second run measures nothing again.
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert set(written) == {"bench", "command", "machine", "versions", "rows"}
+    assert written["bench"] == "recall"
+    assert len(written["rows"]) == 5
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    told: list[str] = []
+    again = run_recall(replace(QUICK, out=tmp_path / "r.json"), progress=told.append)
+    assert again == list(by_name.values())
+    assert told == [f"{name}: measured before" for name in SYSTEMS]
+
+    # The script that was written is the conversation that was played.
+    script = load(tmp_path / "c.jsonl")
+    assert len(script.turns) == 60
+    assert len(script.questions) == 6
+
+
+def small_script(path: Path, *, code: str = "58291") -> Path:
+    turns = [Turn(f"My locker code is {code}.", "Noted.", "statement")]
+    turns += [Turn(f"Today I saw cloud number {n} over the hill.", "Lovely.") for n in range(40)]
+    statement = turns[0].user
+    save(
+        Conversation(
+            tuple(turns),
+            (Fact("f", 1, "my", "locker code", code, statement),),
+            (Question("What is my locker code?", code, "f"),),
+        ),
+        path,
+    )
+    return path
+
+
+@pytest.mark.usefixtures("embedded_models")
+def test_script_of_others_is_played_and_measured_again_when_it_changed(tmp_path: Path) -> None:
+    script = small_script(tmp_path / "theirs.jsonl")
+    options = replace(QUICK, script=script, out=tmp_path / "r.json", systems=("agentmem:text",))
+    (first,) = run_recall(options)
+    assert (first.turns, first.questions, first.in_window) == (41, 1, 1.0)
+    assert first.in_window_paraphrase is None
+    small_script(script, code="40716")
+    (second,) = run_recall(options)
+    assert second.conversation != first.conversation
+    assert [r["conversation"] for r in json.loads((tmp_path / "r.json").read_text())["rows"]] == [
+        second.conversation
+    ]
+
+
+@pytest.mark.usefixtures("embedded_models")
+def test_conversation_that_is_too_easy_is_refused(tmp_path: Path) -> None:
+    options = replace(QUICK, script=small_script(tmp_path / "c.jsonl"), budget=4096)
+    with pytest.raises(InvalidInput, match="100% of the answers lie in the last 4096 tokens"):
+        run_recall(options)
+
+
+def test_systems_are_named_in_any_order_and_agentmem_is_both_of_its_ways() -> None:
+    assert RecallOptions(systems=("agentmem", "dense")).wanted == [
+        "dense", "agentmem:kv", "agentmem:text"
+    ]  # fmt: skip
+    with pytest.raises(InvalidInput, match="No system 'mem0': use some of agentmem, agentmem:kv"):
+        RecallOptions(systems=("mem0",))
+
+
+def test_command_names_what_changes_a_row_and_nothing_else() -> None:
+    assert RecallOptions().command == "agentmem bench recall"
+    options = RecallOptions(budget=2048, max_new_tokens=8, out=Path("x"), systems=("dense",))
+    assert options.command == "agentmem bench recall --budget 2048 --max-new-tokens 8"
+
+
+def test_rows_are_shown_as_a_table() -> None:
+    row = RecallRow(
+        system="window", via="off", conversation="0" * 16, turns=300, facts=40, budget=1024,
+        tokens=12_000, questions=40, paraphrases=10, window_share=0.1, in_window=0.125,
+        in_window_paraphrase=None, exact=0.05, exact_paraphrase=None, peak_prompt_tokens=1001,
+        kv_bytes_end=12_345_678, kv_bytes_dense_end=0, small_talk_recall_share=0.0,
+        seconds_per_turn={"recall": 0.25, "decode": 0.5}, seconds_per_question={},
+    )  # fmt: skip
+    drawn = render([row])
+    cells = {str(column.header): list(column.cells)[0] for column in drawn.columns}
+    assert cells["in_window"] == "0.125"
+    assert cells["exact_paraphrase"] == "-"
+    assert cells["kv_bytes_end"] == "12,345,678"
+    assert cells["seconds_a_turn"] == "0.75"
+
+
+def test_report_is_taken_up_only_by_the_same_command_and_versions(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r.json"
+    Report("b", "run it", path, versions={"agentmem": "1"}).add({"x": 1})
+    assert Report("b", "run it", path, versions={"agentmem": "1"}).resume() == [{"x": 1}]
+    assert Report("b", "run that", path, versions={"agentmem": "1"}).resume() == []
+    assert Report("b", "run it", path, versions={"agentmem": "2"}).resume() == []
+    assert [file.name for file in path.parent.iterdir()] == ["r.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"bench": "b"}', "no json"])
+def test_file_that_is_no_report_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(InvalidInput, match="is no report of a benchmark"):
+        Report("b", "run it", tmp_path / "r.json").resume()
+
+
+def test_report_says_where_it_ran() -> None:
+    assert machine()["cores"] >= 1
+    assert machine()["processor"]
+    assert "torch" in versions()
+
+
+def test_table_of_no_rows_has_its_columns() -> None:
+    assert [column.header for column in table("t", [], ["a", "b"]).columns] == ["a", "b"]
+
+
+def test_without_matplotlib_there_is_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    assert bar_chart(tmp_path / "x.png", "t", ["a"], {"s": [0.5]}) is False
+    assert not (tmp_path / "x.png").exists()
