@@ -67,6 +67,17 @@ def test_a_call_without_a_result_gets_one_and_a_result_without_a_call_becomes_te
     assert "found" in str(orphan.content)
 
 
+def test_a_second_result_for_one_call_is_not_lost() -> None:
+    messages = [
+        Message("user", "u"),
+        Message("assistant", "", (call("a"),)),
+        Message("tool", "first", tool_call_id="a"),
+        Message("tool", "second", tool_call_id="a"),
+    ]
+    assert [kind for kind, _ in shape(to_langchain(messages))] == ["human", "ai", "tool", "human"]
+    assert "second" in shape(to_langchain(messages))[-1][1]
+
+
 def test_results_without_ids_answer_the_calls_in_their_places() -> None:
     messages = [
         Message("user", "u"),
@@ -105,7 +116,7 @@ any_message = st.one_of(
 
 
 @given(st.lists(any_message, max_size=8))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=400)
 def test_whatever_the_messages_roles_alternate_and_every_call_has_its_result(
     messages: list[Message],
 ) -> None:

@@ -68,17 +68,20 @@ def _exchange(message: Message, results: Sequence[Message]) -> list[BaseMessage]
         call if call.id else ToolCall(f"call_{number}", call.name, call.arguments)
         for number, call in enumerate(message.tool_calls)
     ]
-    # A result without an id answers the call in its place.
-    by_id = {
-        result.tool_call_id or (calls[place].id if place < len(calls) else ""): result
-        for place, result in enumerate(results)
-    }
+    by_id: dict[str, Message] = {}
+    others: list[Message] = []
+    for place, result in enumerate(results):
+        # A result without an id answers the call in its place.
+        id = result.tool_call_id or (calls[place].id if place < len(calls) else "")
+        if any(call.id == id for call in calls) and id not in by_id:
+            by_id[id] = result
+        else:
+            others.append(result)
     answers: list[BaseMessage] = []
     for call in calls:
-        result = by_id.pop(call.id, None)
-        content = NO_RESULT if result is None else result.content or NO_RESULT
-        answers.append(ToolMessage(content, tool_call_id=call.id, name=call.name))
-    orphans = [_orphan(result) for result in by_id.values()]
+        content = by_id[call.id].content if call.id in by_id else ""
+        answers.append(ToolMessage(content or NO_RESULT, tool_call_id=call.id, name=call.name))
+    orphans = list(map(_orphan, others))
     return [
         AIMessage(message.content, tool_calls=[_call(one) for one in calls]),
         *answers,
