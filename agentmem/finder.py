@@ -59,11 +59,21 @@ class Finder:
                 )
         return len(pending)
 
-    def rank(self, text: str, vector: NDArray[np.float32] | None = None) -> list[Scored]:
-        """Every segment of the user by its nearness to the text, best first."""
+    def rank(
+        self, text: str, vector: NDArray[np.float32] | None = None, *, exclude: int = 0
+    ) -> list[Scored]:
+        """Every segment of the user by its nearness to the text, best first.
+
+        Args:
+            text: the query.
+            vector: its embedding, where it is known already.
+            exclude: the query's own segment, where it is stored already.
+        """
         if vector is None:
             vector = self.embed(text)
-        return self._recall.rank(text, vector, vectors=self._vectors, words=self._words)
+        return self._recall.rank(
+            text, vector, vectors=self._vectors, words=self._words, exclude=exclude
+        )
 
     def similarity(self, vector: NDArray[np.float32]) -> dict[int, float]:
         """Cosine similarity of every embedded segment to a vector, by id."""

@@ -1,18 +1,24 @@
 """Finding what was said before: meaning and words, scored together.
 
-Cosine similarity of embeddings and BM25 over words are each z-normalized over all of a user's
-segments and summed, so that either can find what the other cannot and neither needs tuning to the
-other's scale. The z-scores rank; a floor on the unnormalized evidence decides whether anything is
-worth bringing back at all: small talk recalls nothing. It reads the two indexes and nothing else.
+    score(segment, query) = z(cosine) + coverage^2 * z(BM25)
+    coverage = the best segment's BM25 / that of a segment that holds every word of the query
+
+Both are z-normalized over all of a user's segments, so that either can find what the other cannot.
+BM25 is sparse: one shared word in a question that is otherwise about something else would have a
+z-score beyond any cosine's, so words count by how much of the query they cover. The scores rank; a
+floor on the cosine, which depends on what the message asks of memory, decides whether anything is
+worth bringing back: small talk recalls next to nothing. It reads the two indexes and nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.asking import Need, need_of
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 
@@ -23,9 +29,9 @@ class Scored:
 
     Args:
         segment_id: which.
-        score: sum of the two z-scores.
+        score: sum of the two z-scores, the second weighted by coverage.
         cosine: of the embeddings, in [-1, 1]; None while the segment has none.
-        words: share of the query's word evidence (BM25, by its best segment's) in [0, 1].
+        words: share of the query's words the segment covers, by their weight, in [0, 1].
     """
 
     segment_id: int
@@ -39,17 +45,18 @@ class Recall:
     """How a query is scored, and what is worth bringing back.
 
     Args:
-        min_cosine: a segment at least this near in meaning may come back.
-        min_score: and it must stand out this far from all others (sum of two z-scores).
+        min_cosine: a segment must be at least this near in meaning to come back, by what the
+            message asks of memory: about the speaker's own world, any other question, none.
         margin: what scores more than this below the best one stays away.
         max_segments: at most so many come back.
         lifetime_turns: a recalled segment stays for so many turns after its last use.
     """
 
-    min_cosine: float = 0.3
-    min_score: float = 4.0
-    margin: float = 3.0
-    max_segments: int = 8
+    min_cosine: Mapping[Need, float] = field(
+        default_factory=lambda: {"own": 0.3, "open": 0.55, "none": 0.7}
+    )
+    margin: float = 2.5
+    max_segments: int = 6
     lifetime_turns: int = 3
 
     def rank(
@@ -59,10 +66,18 @@ class Recall:
         *,
         vectors: VectorIndex,
         words: WordIndex,
+        exclude: int = 0,
     ) -> list[Scored]:
-        """Every segment of the user by its score, best first; ties by id, newest first."""
-        vector_ids, cosines = vectors.scores(vector)
-        word_ids, bm25 = words.scores(text)
+        """Every segment of the user by its score, best first; ties by id, newest first.
+
+        Args:
+            text: the query.
+            vector: its embedding.
+            vectors, words: the two indexes.
+            exclude: the query's own segment, where it is stored already.
+        """
+        vector_ids, cosines = _without(exclude, *vectors.scores(vector))
+        word_ids, bm25 = _without(exclude, *words.scores(text))
         ids = np.union1d(vector_ids, word_ids)
         if ids.size == 0:
             return []
@@ -71,16 +86,16 @@ class Recall:
         cosine = _spread(ids, vector_ids, cosines, default=average)
         word = _spread(ids, word_ids, bm25, default=0.0)
         embedded = np.isin(ids, vector_ids)
-        score = _z(cosine) + _z(word)
-        best_word = float(word.max())
-        share = word / best_word if best_word > 0 else word
+        weight = words.weight(text)
+        coverage = np.minimum(1.0, word / weight) if weight > 0 else word
+        score = _z(cosine) + float(coverage.max()) ** 2 * _z(word)
         order = np.lexsort((-ids, -score))
         return [
             Scored(
                 int(ids[i]),
                 float(score[i]),
                 float(cosine[i]) if embedded[i] else None,
-                float(share[i]),
+                float(coverage[i]),
             )
             for i in order
         ]
@@ -93,12 +108,20 @@ class Recall:
         """
         if not ranked:
             return []
-        floor = max(self.min_score, ranked[0].score - self.margin)
+        min_cosine = self.min_cosine[need_of(text)]
         return [
             scored
-            for scored in ranked
-            if scored.score >= floor and (scored.cosine is None or scored.cosine >= self.min_cosine)
-        ][: self.max_segments]
+            for scored in ranked[: self.max_segments]
+            if scored.score >= ranked[0].score - self.margin
+            and (scored.words if scored.cosine is None else scored.cosine) >= min_cosine
+        ]
+
+
+def _without(
+    exclude: int, ids: NDArray[np.int64], scores: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    others = ids != exclude
+    return ids[others], scores[others]
 
 
 def _spread(

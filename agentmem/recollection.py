@@ -13,12 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.asking import only_asks
 from agentmem.events import RecalledSegment, Via
 from agentmem.memory import Memory, refined
 from agentmem.segment import State, Trust
 from agentmem.storage.rows import StoredSegment
 
 RecallMode = Literal["kv", "text", "off"]
+_MOST_LOOKED_AT = 32
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,14 @@ class Recollection:
         if self.mode == "off":
             return ()
         memory, context = self.memory, self.memory.context
-        ranked = [
-            scored
-            for scored in memory.finder.rank(text, vector)
-            if scored.segment_id != newest.segment.id
-        ]
         until = memory.turn + memory.recall.lifetime_turns
         incoming = context.count(newest.segment)
-        worth = memory.recall.worth(text, ranked)
-        away = [scored.segment_id for scored in worth if scored.segment_id not in context]
-        found = {stored.segment.id: stored for stored in memory.archive.segments(away)}
+        ranked = memory.finder.rank(text, vector, exclude=newest.segment.id)[:_MOST_LOOKED_AT]
+        ids = [scored.segment_id for scored in ranked]
+        found = {stored.segment.id: stored for stored in memory.archive.segments(ids)}
+        # A question says nothing that a question could need.
+        telling = [s for s in ranked if not only_asks(found[s.segment_id].segment.text)]
+        worth = memory.recall.worth(text, telling)
         states = memory.held_states()
         back: list[RecalledSegment] = []
         used: list[int] = []

@@ -99,7 +99,7 @@ class Postings:
                 continue
             docs = np.frombuffer(self._docs[number], dtype=np.int32)
             counts = np.frombuffer(self._counts[number], dtype=np.int32)
-            idf = math.log(1 + (len(self) - len(docs) + 0.5) / (len(docs) + 0.5))
+            idf = self._idf(len(docs))
             total[docs] += idf * (self._k1 + 1) * counts / (counts + penalty[docs])
         there = lengths != _REMOVED
         ids = np.array(self._ids, dtype=np.int64)[there]
@@ -108,6 +108,14 @@ class Postings:
             order = np.argsort(ids)
             ids, scores = ids[order], scores[order]
         return ids, scores
+
+    def weight(self, terms: Iterable[str]) -> float:
+        """What a document of average length that holds each term once scores, seen or unseen."""
+        numbers = (self._terms.get(term) for term in sorted(set(terms)))
+        return sum(self._idf(0 if n is None else len(self._docs[n])) for n in numbers)
+
+    def _idf(self, num_holding: int) -> float:
+        return math.log(1 + (len(self) - num_holding + 0.5) / (num_holding + 0.5))
 
     def contents(self) -> dict[int, dict[str, int]]:
         """Every document's terms and how often it holds each."""

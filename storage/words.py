@@ -51,6 +51,17 @@ class WordIndex(DerivedIndex):
             self.apply()
             return self._postings.scores(terms)
 
+    def weight(self, query: str) -> float:
+        """The score of a segment of average length that holds every word of the query once.
+
+        Words that no segment holds weigh most: a score far below this says that the query is about
+        something else.
+        """
+        terms = analyze(query)
+        with self._lock:
+            self.apply()
+            return self._postings.weight(terms)
+
     def search(self, query: str, k: int, exclude: Collection[int] = ()) -> tuple[Ids, Scores]:
         """The k best segments that hold a word of the query, but those in `exclude`; best first."""
         ids, scores = self.scores(query)

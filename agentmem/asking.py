@@ -1,0 +1,49 @@
+"""What a message asks of memory: its floor for recall depends on it.
+
+A question about the speaker's own world ("What is my locker code?", "When does Anna arrive?") can
+only be answered from memory; any other question may be; a statement seldom needs it. The words are
+looked for in the sentences that ask, not in the chatter around them. It reads one text and no
+memory.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Need = Literal["own", "open", "none"]
+"""`own`: about the speaker's world; `open`: any other question; `none`: no question."""
+
+_SENTENCE = re.compile(r"(?<=[.!?。！？؟])\s*|\n+")
+_ASKS = re.compile(
+    r"[?？؟]|^\W*(?:remind me|tell me|do you remember|what|which|when|where|who|whose|how)\b"
+    r"|什么|哪|谁|多少|吗|何|誰|ですか",
+    re.IGNORECASE,
+)
+_OWN = re.compile(
+    r"\b(?:my|mine|i|we|our|ours|us|mein\w*|unser\w*|ich|mon|ma|mes|notre|nos|je|mi|mis|nuestr\w*|yo"
+    r"|mio|mia|nostr\w*|meu|minha|mijn|ik)\b",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+|\b[A-Z][a-z]+['’]s\b")
+_LATIN = re.compile(r"[A-Za-z]")
+
+
+def only_asks(text: str) -> bool:
+    """Whether every sentence of a text asks: such a text tells nothing."""
+    sentences = _sentences(text)
+    return bool(sentences) and all(_ASKS.search(sentence) for sentence in sentences)
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence.strip() for sentence in _SENTENCE.split(text) if sentence.strip()]
+
+
+def need_of(text: str) -> Need:
+    """What a message asks of memory, by its sentences that ask."""
+    asking = [sentence for sentence in _sentences(text) if _ASKS.search(sentence)]
+    if not asking:
+        return "none"
+    if any(_OWN.search(s) or _NAME.search(s) or not _LATIN.search(s) for s in asking):
+        return "own"
+    return "open"
