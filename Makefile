@@ -68,7 +68,7 @@ $(BIN)/python:
 $(VENV)/.base: requirements/torch.txt requirements/base.txt pyproject.toml | $(BIN)/python
 	@$(SAY) "agentmem: installing torch (200 MB to download on a CPU machine, 750 MB on disk) ..."
 	@$(PIP) install --quiet --requirement requirements/torch.txt 1>&2
-	@$(SAY) "agentmem: installing the other packages (150 MB to download, 500 MB on disk) ..."
+	@$(SAY) "agentmem: installing the other packages (150 MB to download, 600 MB on disk) ..."
 	@$(PIP) install --quiet --no-deps --require-hashes --requirement requirements/base.txt 1>&2
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable . 1>&2
 	@touch $@

