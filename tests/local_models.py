@@ -73,3 +73,28 @@ def says(weights: Any, token_ids: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def next_ids(model: LocalModel, prompt: list[Part], count: int = 12) -> list[int]:
+    """What transformers alone says to the ids that stand in the model's window."""
+    ids = model.prompt_token_ids() + model._ids.reply_header()
+    mute_ids = sorted(model._engine.vocabulary.mute_ids)
+    return greedy(model._engine.loaded.model, ids, count, mute_ids)
+
+
+def spoken(model: LocalModel) -> list[int]:
+    """Ids of the reply that waits to be adopted."""
+    assert model._ids.pending is not None
+    return list(model._ids.pending.token_ids[len(model._ids.reply_header()) :])
+
+
+def interrupting(after: int) -> Any:
+    """A `cancelled` that says yes when asked for the `after`-th time."""
+    asked = iter(range(10_000))
+    return lambda: next(asked) >= after
+
+
+def letters(model: LocalModel, text: str) -> list[int]:
+    """One token a letter."""
+    encode = model._engine.vocabulary.encoder.encode
+    return [token_id for letter in text for token_id in encode("", letter)]

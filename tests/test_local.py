@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from agentmem.errors import BudgetExceeded, InvalidInput
-from agentmem.models.base import Completion, Delta, Options, Part, Tool, complete
+from agentmem.models.base import Options, Part, complete
 from agentmem.models.engine import Engine, engine_for
 from agentmem.models.loading import load
 from agentmem.models.local import LocalModel
-from agentmem.segment import Message, ToolCall
 from tests import chat_templates
-from tests.local_models import OPTIONS, conversation, greedy, part, says, talk
-from tests.tiny_models import save_tiny_model, tiny_tokenizer
+from tests.local_models import (
+    OPTIONS,
+    conversation,
+    next_ids,
+    part,
+    spoken,
+    talk,
+)
+from tests.tiny_models import save_tiny_model
 
 SAID = ["The quick brown fox.", "It rains in Oslo, 14 times.", "🦊 jumps over ünï.", "And then?"]
 
@@ -39,19 +42,6 @@ def any_model(engine: Engine, request: pytest.FixtureRequest) -> LocalModel:
     if request.param == "text":
         return LocalModel(engine, use_kv=False)
     return LocalModel(engine, kv_format=request.param)
-
-
-def next_ids(model: LocalModel, prompt: list[Part], count: int = 12) -> list[int]:
-    """What transformers alone says to the ids that stand in the model's window."""
-    ids = model.prompt_token_ids() + model._ids.reply_header()
-    mute_ids = sorted(model._engine.vocabulary.mute_ids)
-    return greedy(model._engine.loaded.model, ids, count, mute_ids)
-
-
-def spoken(model: LocalModel) -> list[int]:
-    """Ids of the reply that waits to be adopted."""
-    assert model._ids.pending is not None
-    return list(model._ids.pending.token_ids[len(model._ids.reply_header()) :])
 
 
 def test_the_tier_is_there(model: LocalModel) -> None:
@@ -270,189 +260,6 @@ def test_no_new_tokens_only_reads(any_model: LocalModel) -> None:
     assert again.prefilled_tokens <= len(any_model._ids.reply_header())
 
 
-def interrupting(after: int) -> Any:
-    """A `cancelled` that says yes when asked for the `after`-th time."""
-    asked = iter(range(10_000))
-    return lambda: next(asked) >= after
-
-
-@pytest.mark.parametrize("after", range(8))
-def test_a_reply_interrupted_at_any_token_is_kept(any_model: LocalModel, after: int) -> None:
-    prompt = conversation(2)
-    whole = complete(any_model, prompt, OPTIONS).text
-    fresh = LocalModel(any_model._engine, kv_format="dense",
-                       use_kv=any_model.kv is not None)  # fmt: skip
-    completion = complete(fresh, prompt, replace(OPTIONS, cancelled=interrupting(after)))
-    assert completion.finish_reason == "interrupted"
-    assert completion.completion_tokens == after
-    if any_model.kv is None or any_model.kv.usage().states.get(10) == "live":
-        assert whole.startswith(completion.text)
-    prompt += [part(50, "assistant", completion.text), part(51, "user", "Go on.")]
-    complete(fresh, prompt, OPTIONS)
-    assert spoken(fresh) == next_ids(fresh, prompt)[: len(spoken(fresh))]
-
-
-@pytest.mark.parametrize("after", range(5))
-def test_reading_interrupted_at_any_chunk_is_taken_up_again(engine: Engine, after: int) -> None:
-    model = LocalModel(engine, kv_format="dense", chunk_tokens=16)
-    prompt = conversation(3)
-    completion = complete(model, prompt, replace(OPTIONS, cancelled=interrupting(after)))
-    assert completion.finish_reason == "interrupted" and completion.text == ""
-    assert completion.prefilled_tokens <= 16 * after or after == 0
-    complete(model, prompt, OPTIONS)
-    assert spoken(model) == next_ids(model, prompt)[: len(spoken(model))]
-
-
-@pytest.mark.parametrize("after", range(5))
-def test_a_closed_stream_leaves_the_window_as_it_was_read(
-    any_model: LocalModel, after: int
-) -> None:
-    prompt = conversation(2)
-    stream = any_model.generate(prompt, OPTIONS)
-    shown = ""
-    for _ in range(after):
-        shown += next(stream, Delta()).text
-    assert isinstance(stream, Iterator)
-    stream.close()  # type: ignore[attr-defined]
-    prompt += [part(50, "assistant", shown or "Nothing."), part(51, "user", "Go on.")]
-    complete(any_model, prompt, OPTIONS)
-    assert (shown or "Nothing.") in any_model.window_text()
-    if any_model.kv is None or any_model._window.cache.format == "dense":
-        assert spoken(any_model) == next_ids(any_model, prompt)[: len(spoken(any_model))]
-
-
-@pytest.mark.parametrize("kind", ["dense", "text"])
-@pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("forward", [0, 1, 3])
-def test_a_key_press_in_the_middle_of_a_forward_leaves_the_window_whole(
-    engine: Engine, kind: str, layer: int, forward: int
-) -> None:
-    model = LocalModel(engine, kv_format="dense", use_kv=kind == "dense", chunk_tokens=24)
-    prompt = conversation(2)
-    calls = iter(range(1000))
-
-    def press(*_: Any) -> None:
-        if next(calls) == forward:
-            raise KeyboardInterrupt
-
-    block = engine.loaded.model.model.layers[layer].mlp
-    hook = block.register_forward_pre_hook(press)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            complete(model, prompt, OPTIONS)
-    finally:
-        hook.remove()
-    partial = model._ids.pending.text if model._ids.pending else ""
-    prompt += [part(50, "assistant", partial), part(51, "user", "Go on.")]
-    complete(model, prompt, OPTIONS)
-    assert spoken(model) == next_ids(model, prompt)[: len(spoken(model))]
-
-
-def test_a_stop_string_ends_the_reply_and_is_no_part_of_it(any_model: LocalModel) -> None:
-    prompt = conversation(2)
-    whole = complete(any_model, prompt, OPTIONS).text
-    stop = whole[4:6]
-    pieces = list(any_model.generate(prompt, replace(OPTIONS, stop=(stop,))))
-    completion = pieces[-1].completion
-    assert completion is not None
-    assert completion.text == whole[: whole.index(stop)]
-    assert completion.finish_reason == "stop"
-    assert "".join(piece.text for piece in pieces) == completion.text
-    reply = part(50, "assistant", completion.text)
-    complete(any_model, [*prompt, reply, part(51, "user", "Go on.")], OPTIONS)
-    assert any_model.window_text().count(completion.text) >= 1
-
-
-def test_the_pieces_are_the_text(any_model: LocalModel) -> None:
-    for seed in range(4):
-        options = replace(OPTIONS, temperature=1.5, seed=seed, max_new_tokens=30)
-        pieces = list(any_model.generate(conversation(1), options))
-        completion = pieces[-1].completion
-        assert completion is not None
-        assert "".join(piece.text for piece in pieces) == completion.text
-        assert all(piece.completion is None for piece in pieces[:-1])
-
-
-def test_the_same_seed_says_the_same(any_model: LocalModel) -> None:
-    options = replace(OPTIONS, temperature=1.5, top_p=0.9, seed=7)
-    texts = {complete(any_model, conversation(1), options).text for _ in range(2)}
-    other = complete(any_model, conversation(1), replace(options, seed=8)).text
-    assert len(texts) == 1 and other not in texts
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["keep", "drop"]}, "why": {"type": "string", "maxLength": 8}},
-    "required": ["name", "why"],
-}
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_schema_is_obeyed_and_forced_tokens_cost_no_forward(
-    any_model: LocalModel, seed: int
-) -> None:
-    options = replace(
-        OPTIONS, json_schema=SCHEMA, max_new_tokens=200, temperature=1.0, seed=seed, ephemeral=True
-    )
-    before = any_model.num_forwards
-    completion = complete(any_model, conversation(2), options)
-    value = json.loads(completion.text)
-    assert value["name"] in ("keep", "drop") and len(value["why"]) <= 8
-    assert completion.finish_reason == "stop"
-    assert any_model.num_forwards - before < completion.completion_tokens
-
-
-SEARCH = Tool(
-    "search", "Search what was said.",
-    {"type": "object", "properties": {"query": {"type": "string", "maxLength": 6}},
-     "required": ["query"]},
-)  # fmt: skip
-
-
-def call_and_result(completion: Completion) -> Part:
-    result = Message("tool", "Nothing found.", tool_call_id=completion.tool_calls[0].id)
-    return Part(60, (Message("assistant", completion.text, completion.tool_calls), result))
-
-
-def test_a_tool_call_is_read_kept_and_answered(model: LocalModel) -> None:
-    options = replace(OPTIONS, tools=(SEARCH,), temperature=1.0, max_new_tokens=120)
-    prompt = conversation(1)
-    brace = model._engine.vocabulary.encoder.token_id("{")
-    with says(model._engine.loaded.model, [brace or 0]):
-        pieces = list(model.generate(prompt, options))
-    completion = pieces[-1].completion
-    assert (
-        completion is not None
-        and completion.finish_reason == "tool_calls"
-        and completion.text == ""
-    )
-    assert "".join(piece.text for piece in pieces) == ""
-    call = completion.tool_calls[0]
-    assert call.name == "search" and set(call.parsed()) == {"query"}
-    said = spoken(model)
-    assert "search(query: string): Search what was said." in model.window_text()
-    after = complete(model, [*prompt, call_and_result(completion)], options)
-    assert "Tool result" in model.window_text()
-    ids = model.prompt_token_ids()
-    assert any(ids[i : i + len(said)] == said for i in range(len(ids)))
-    assert after.prefilled_tokens < 60
-
-
-def test_text_beside_tools_is_streamed_as_it_is(model: LocalModel) -> None:
-    options = replace(OPTIONS, tools=(SEARCH,))
-    pieces = list(model.generate(conversation(1), options))
-    completion = pieces[-1].completion
-    assert completion is not None and not completion.tool_calls
-    assert "".join(piece.text for piece in pieces) == completion.text != ""
-
-
-def test_a_call_in_the_history_is_rendered_again(model: LocalModel) -> None:
-    call = ToolCall("c9", "search", '{"query":"fox"}')
-    exchange = (Message("assistant", "", (call,)), Message("tool", "3 hits", tool_call_id="c9"))
-    complete(model, [*conversation(1), Part(9, exchange)], OPTIONS)
-    assert '{"name":"search","arguments":{"query":"fox"}}' in model.window_text()
-
-
 def test_counts_are_the_truth_before_and_after(any_model: LocalModel) -> None:
     prompt = conversation(3)
     guessed = [any_model.count_tokens(each) for each in prompt]
@@ -536,67 +343,6 @@ def test_every_familys_template_serves_a_conversation(name: str, tmp_path: Path)
     assert "jumps over" in model.window_text()
 
 
-def test_a_thought_is_told_apart_and_leaves_the_history(tmp_path: Path) -> None:
-    model = LocalModel.load(save_tiny_model(tmp_path, chat_templates.QWEN3))
-    engine = model._engine
-    opens, closes = engine.vocabulary.thought_ids
-    assert opens is not None and closes is not None
-    script = [opens, *engine.vocabulary.encoder.encode("", "hm, a fox\n"), closes,
-              *engine.vocabulary.encoder.encode("", "\n\nYes.")]  # fmt: skip
-    with says(engine.loaded.model, [*script, 2]):
-        completion = complete(model, conversation(1), replace(OPTIONS, max_new_tokens=40))
-    assert (completion.text, completion.thought) == ("Yes.", "hm, a fox")
-    prompt = [*conversation(1), part(50, "assistant", "Yes."), part(51, "user", "Why?")]
-    complete(model, prompt, OPTIONS)
-    assert "hm, a fox" not in model.window_text() and "Yes." in model.window_text()
-
-
-RESPONSE_TEMPLATE = {
-    "version": 1,
-    "start_anchor": "<|im_start|>assistant\n",
-    "fields": {
-        "content": {"content": "text", "optional": True},
-        "tool_calls": {
-            "open": "<tool_call>", "close": "</tool_call>", "content": "json", "repeats": True
-        },
-    },
-}  # fmt: skip
-
-
-def test_calls_in_the_tokenizers_own_form_are_read_by_its_response_template(
-    tmp_path: Path,
-) -> None:
-    folder = save_tiny_model(tmp_path, chat_templates.QWEN3)
-    tokenizer = tiny_tokenizer(chat_templates.QWEN3, response_template=RESPONSE_TEMPLATE)
-    tokenizer.save_pretrained(folder)
-    model = LocalModel.load(folder)
-    engine = model._engine
-    call = '<tool_call>{"name":"search","arguments":{"query":"fox"}}</tool_call>'
-    script = [*engine.vocabulary.encoder.encode("", call), 2]
-    options = replace(OPTIONS, tools=(SEARCH,), max_new_tokens=80)
-    with says(engine.loaded.model, script):
-        pieces = list(model.generate(conversation(1), options))
-    completion = pieces[-1].completion
-    assert completion is not None and completion.finish_reason == "tool_calls"
-    assert completion.tool_calls[0].name == "search"
-    assert completion.tool_calls[0].parsed() == {"query": "fox"}
-    assert "".join(piece.text for piece in pieces) == "" == completion.text
-    complete(model, [*conversation(1), call_and_result(completion)], options)
-    assert call in model.window_text()
-
-
-def test_a_garbled_call_is_text(tmp_path: Path) -> None:
-    folder = save_tiny_model(tmp_path, chat_templates.QWEN3)
-    tokenizer = tiny_tokenizer(chat_templates.QWEN3, response_template=RESPONSE_TEMPLATE)
-    tokenizer.save_pretrained(folder)
-    model = LocalModel.load(folder)
-    script = [*model._engine.vocabulary.encoder.encode("", '<tool_call>{"name":'), 2]
-    with says(model._engine.loaded.model, script):
-        options = replace(OPTIONS, tools=(SEARCH,), max_new_tokens=40)
-        completion = complete(model, conversation(1), options)
-    assert completion.finish_reason == "stop" and completion.text == '<tool_call>{"name":'
-
-
 def test_a_key_that_stands_for_other_words_is_read_again(any_model: LocalModel) -> None:
     prompt = conversation(1)
     for words in ("The first recalled text.", "A second one."):
@@ -606,11 +352,3 @@ def test_a_key_that_stands_for_other_words_is_read_again(any_model: LocalModel) 
         assert spoken(any_model) == next_ids(any_model, prompt)[: len(spoken(any_model))] or (
             any_model.kv is not None and any_model._window.cache.format == "q8"
         )
-
-
-def test_a_mute_model_speaks_no_control_token(any_model: LocalModel) -> None:
-    special = any_model._engine.vocabulary.encoder.special_ids
-    for seed in range(3):
-        options = replace(OPTIONS, temperature=3.0, seed=seed, max_new_tokens=40)
-        complete(any_model, conversation(1), options)
-        assert not special.intersection(spoken(any_model))

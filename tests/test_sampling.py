@@ -14,9 +14,9 @@ from agentmem.errors import InvalidInput, ModelCorrupt
 from agentmem.models.reply_text import Detokenizer, StopStrings, ThoughtSplitter
 from agentmem.models.sampling import Sampler
 
-LOGITS = st.lists(
-    st.floats(-20, 20, width=32, allow_nan=False), min_size=1, max_size=40
-).map(lambda values: np.array(values, dtype=np.float32))
+LOGITS = st.lists(st.floats(-20, 20, width=32, allow_nan=False), min_size=1, max_size=40).map(
+    lambda values: np.array(values, dtype=np.float32)
+)
 EXAMPLES = settings(deadline=None, max_examples=80)
 
 
@@ -57,8 +57,7 @@ def test_the_same_seed_draws_the_same_tokens(
     first, second = (
         [sampler.sample(logits) for _ in range(6)]
         for sampler in (
-            Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-            for _ in range(2)
+            Sampler(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed) for _ in range(2)
         )
     )
     assert first == second

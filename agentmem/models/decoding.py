@@ -116,11 +116,8 @@ class Decoding:
         except Cancelled:
             self.finish_reason = "interrupted"
             self.text += self._stops.flush()
-        except GeneratorExit:
-            # Whoever closed the stream knows what it was shown, and no more.
-            self.text = self.text[: self._num_yielded]
-            raise
         finally:
+            # Whoever closed the stream was shown all of `text`; what is held back stays untold.
             self.finish_reason = self.finish_reason or "interrupted"
             elapsed = time.perf_counter() - started
             self.decode_seconds = elapsed - self.prefill_seconds

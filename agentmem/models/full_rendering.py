@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
 from agentmem.errors import Unsupported
 from agentmem.models.base import Part
 from agentmem.models.template import JOINER, PLACEHOLDER
+from agentmem.models.template_probe import TEMPLATE_ERRORS
 from agentmem.models.text_encoder import without_surrogates
 from agentmem.models.tool_text import plain_message
-
-_REFUSALS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
 
 
 class FullRendering:
@@ -46,7 +43,7 @@ class FullRendering:
                     sanitize_control_tokens=True,
                     return_dict=False,
                 )
-            except _REFUSALS as error:
+            except TEMPLATE_ERRORS as error:
                 problem = error
                 continue
             return [int(token_id) for token_id in token_ids]

@@ -18,7 +18,7 @@ from agentmem.models.template import JOINER, Frame, Template
 from agentmem.models.text_encoder import TextEncoder
 from agentmem.segment import Message, Role
 
-_TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
+TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, KeyError, AttributeError, IndexError)
 """What the code inside a template raises when it does not like a conversation."""
 
 
@@ -43,7 +43,7 @@ def render(tokenizer: Any, messages: Sequence[Message], *, reply: bool) -> str |
         text = tokenizer.apply_chat_template(
             conversation, tokenize=False, add_generation_prompt=reply
         )
-    except _TEMPLATE_ERRORS:
+    except TEMPLATE_ERRORS:
         return None
     return str(text)
 
