@@ -27,9 +27,9 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="local")
     model = parser.parse_args().model
     with tempfile.TemporaryDirectory() as folder:
-        store = Path(folder) / "me.db"
+        store, policy = Path(folder) / "me.db", NumbersFirst()
         with Agent(
-            model, store=store, budget=512, controller="policy", policy=NumbersFirst()
+            model, store=store, budget=512, controller="policy", policy=policy, recall="off"
         ) as agent:
             for text in ["My code is 58291.", *(f"It rains in {c}." * 9 for c in "ABCDEFGHIJ")]:
                 for event in agent.events(text, reply="I see."):
