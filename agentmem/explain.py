@@ -54,7 +54,8 @@ def explain(
 
 def _decision(row: DecisionRow, segment_id: int) -> list[str]:
     decision = row.decision
-    by = f"{decision.source} {decision.maker}".strip() if decision.maker else decision.source
+    named = decision.maker not in ("", decision.source)
+    by = f"{decision.source} {decision.maker}" if named else decision.source
     undone = f", undone by decision {row.undone_by}" if row.undone_by is not None else ""
     lines = [f"Decision {row.id}, turn {row.turn}: {_DONE[decision.action]} by {by}{undone}."]
     if decision.reason:

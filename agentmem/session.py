@@ -134,6 +134,7 @@ class Session:
         Raises:
             InvalidInput: the text is empty or longer than 16 MiB, or the turn had another text.
         """
+        self._cancelled.clear()
         current = self._begin(_checked(text), turn)
         if current.row.reply is not None:
             yield Reply(
@@ -144,7 +145,6 @@ class Session:
                 repeated=True,
             )
             return
-        self._cancelled.clear()
         ledger = self.memory.ledger
         ledger.turn, ledger.turn_key = current.row.number, current.key
         yield from self._prepare(current)
