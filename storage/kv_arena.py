@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from agentmem.storage.kv_format import (
     PAGE_TOKENS,
@@ -62,14 +63,21 @@ class PageArena:
         format: how pages are encoded.
         shapes: heads and channels of each layer.
         device: where the pages live.
+        centers: for each layer what to take off its keys before they are encoded,
+            (num_kv_heads, PAGE_TOKENS, head_dim), or None; given as None where no layer has one.
     """
 
     def __init__(
-        self, format: Format, shapes: Sequence[LayerShape], device: torch.device
-    ) -> None:  # fmt: skip
+        self,
+        format: Format,
+        shapes: Sequence[LayerShape],
+        device: torch.device,
+        centers: Sequence[Tensor | None] | None = None,
+    ) -> None:
         self.format = format
         self.shapes = tuple(shapes)
         self.device = device
+        self.centers = tuple(centers or [None] * len(self.shapes))
         self.version = 0
         """Changes whenever rows move: what was computed from rows is then stale."""
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
@@ -107,6 +115,27 @@ class PageArena:
         block = Block(self, rows, num_tokens)
         self._blocks.add(block)
         return block
+
+    def encode(self, layer: int, keys: Tensor, values: Tensor) -> Pages:
+        """One layer's pages in this arena's format; shapes as in `Format.encode`."""
+        center = self.centers[layer]
+        return self.format.encode(keys if center is None else keys - center, values)
+
+    def decode(self, layer: int, pages: Pages) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer's pages, float32."""
+        keys, values = self.format.decode(pages)
+        center = self.centers[layer]
+        return keys if center is None else keys + center, values
+
+    def logits(self, layer: int, pages: Pages, queries: Tensor, out: Tensor) -> None:
+        """Products of queries and one layer's keys; shapes as in `Format.logits`."""
+        self.format.logits(pages, queries, out)
+        center = self.centers[layer]
+        if center is not None:
+            num_pages, num_heads, rows, head_dim = queries.shape
+            by_head = queries.transpose(0, 1).reshape(num_heads, num_pages * rows, head_dim)
+            offsets = torch.bmm(by_head, center.transpose(1, 2))
+            out += offsets.view(num_heads, num_pages, rows, PAGE_TOKENS).transpose(0, 1)
 
     def load(self, block: Block) -> list[Pages]:
         """A copy of a block's pages, one entry a layer."""

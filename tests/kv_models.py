@@ -1,11 +1,16 @@
-"""Tiny random models of the families the segment cache is proved on."""
+"""Tiny random models of the families the segment cache is proved on, and caches filled by them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+
+from agentmem.models.attached import AttachedModel
+from agentmem.models.segment_cache import SegmentCache
 
 _COMMON: dict[str, Any] = dict(
     vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
@@ -58,3 +63,28 @@ def tiny_model(family: str, **changes: Any) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(3.0)
     return model
+
+
+def ids(num_tokens: int, seed: int = 0) -> list[int]:
+    """Random tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn: list[int] = torch.randint(3, 320, (num_tokens,), generator=generator).tolist()
+    return drawn
+
+
+def filled(
+    attached: AttachedModel, lengths: Sequence[int] = (20, 30, 10), **options: Any
+) -> SegmentCache:
+    """Segments 0, 1, 2, ... one behind the other."""
+    cache = SegmentCache(attached, **options)
+    for key, length in enumerate(lengths):
+        attached.forward(ids(length, key), cache)
+        cache.seal(key)
+    return cache
+
+
+def ask(attached: AttachedModel, cache: SegmentCache, num_tokens: int = 5) -> Tensor:
+    """Logits of a question; the cache is as before afterwards."""
+    logits = attached.forward(ids(num_tokens, 99), cache, logits_to_keep=0)
+    cache.discard_tail()
+    return logits

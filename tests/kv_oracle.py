@@ -9,6 +9,7 @@ uses the cache's code: pages, tails, arenas, tables of rotations and masks have 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +53,7 @@ class Oracle:
                 input_ids=torch.tensor([list(token_ids)]),
                 position_ids=positions,
                 use_cache=True,
-                cache=_OracleCache(self),
+                **{_cache_argument(self.model): _OracleCache(self)},
             )
         logits: Tensor = output.logits[0]
         return logits
@@ -143,6 +144,10 @@ def _rotate(
     first, second = rotated.chunk(2, -1)
     turned = (rotated * cosine + torch.cat((-second, first), -1) * sine) / divisor
     return torch.cat((turned, rest), -1)
+
+
+def _cache_argument(model: Any) -> str:
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from agentmem.errors import InvalidInput, Unsupported
 from agentmem.models import kv_attention
+from agentmem.models.key_center import key_centers
 from agentmem.models.rope_probe import LayerGeometry, probe, refuse_by_config
 from agentmem.storage.kv_arena import LayerShape
 from agentmem.storage.kv_format import PAGE_TOKENS
@@ -31,6 +32,12 @@ _LAYOUT_VERSION = 1
 _SAMPLED_WEIGHTS = 16
 """Values of every parameter that go into the fingerprint: enough to tell fine-tunes apart."""
 
+_MODEL_FAILURES = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What a model's own code raises when it meets a cache or an attention it was not written for."""
+
 _attached: weakref.WeakValueDictionary[int, AttachedModel] = weakref.WeakValueDictionary()
 
 
@@ -41,11 +48,19 @@ class AttachedModel:
         model: a transformers causal language model.
         previous: the attention implementation to go back to.
         layers: the geometry of its layers.
+        centers: for each layer what packed formats take off its keys, or None.
     """
 
-    def __init__(self, model: Any, previous: str, layers: Sequence[LayerGeometry]) -> None:
+    def __init__(
+        self,
+        model: Any,
+        previous: str,
+        layers: Sequence[LayerGeometry],
+        centers: Sequence[Tensor | None],
+    ) -> None:
         self.model = model
         self.layers = tuple(layers)
+        self.centers = tuple(centers)
         self.cache_argument = _cache_argument(model)
         self.frequencies: list[Tensor] = []
         """The distinct frequencies of its layers."""
@@ -145,11 +160,19 @@ def attach(model: Any, *, self_test: bool = True) -> AttachedModel:
     model.eval()
     model.set_attn_implementation(kv_attention.IMPLEMENTATION)
     try:
-        attached = AttachedModel(model, previous, probe(model, _cache_argument(model)))
+        argument = _cache_argument(model)
+        layers = probe(model, argument)
+        attached = AttachedModel(model, previous, layers, key_centers(model, argument, layers))
         if self_test:
             from agentmem.models.kv_selftest import self_test as run_self_test
 
             run_self_test(attached)
+    except _MODEL_FAILURES as error:
+        model.set_attn_implementation(previous)
+        raise Unsupported(
+            f"{config.model_type} failed while it was asked how it attends: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     except BaseException:
         model.set_attn_implementation(previous)
         raise

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.attention import OnlineSoftmax
-from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs, unit_rotations
+from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs
 from agentmem.models.kv_window import ArenaView, Step
 from agentmem.models.rope_probe import LayerGeometry
 from agentmem.storage.kv_format import PAGE_TOKENS, Pages, pad_to_pages, slice_pages
@@ -65,19 +65,19 @@ class SegmentLayer:
         self.tail_keys[:, begin:end] = keys
         self.tail_values[:, begin:end] = values
 
-    def take_tail(self, begin: int, end: int, first_position: int) -> tuple[Tensor, Tensor]:
+    def take_tail(self, begin: int, end: int, rotations: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [begin, end) of the tail as pages in block-local form.
+
+        Args:
+            begin, end: indices in the tail.
+            rotations: (end - begin, head_dim / 2), complex64, by which each token's page start is
+                taken out of its key.
 
         Returns:
             Keys in pair order, and values: (num_pages, num_kv_heads, PAGE_TOKENS, head_dim).
         """
         assert self.tail_keys is not None and self.tail_values is not None
-        geometry = self.geometry
-        pairs = as_pairs(self.tail_keys[:, begin:end], geometry.pair_order)
-        page_starts = torch.arange(0, end - begin, device=pairs.device) // PAGE_TOKENS * PAGE_TOKENS
-        pairs = pairs * unit_rotations(
-            page_starts + first_position, geometry.frequencies, inverse=True
-        )
+        pairs = as_pairs(self.tail_keys[:, begin:end], self.geometry.pair_order) * rotations
         return pad_to_pages(as_channels(pairs)), pad_to_pages(self.tail_values[:, begin:end])
 
     def copy_tail(self, other: SegmentLayer, begin: int, end: int) -> None:
@@ -131,7 +131,7 @@ class SegmentLayer:
             for view, begin, end, columns, pages in self._tiles(step):
                 turned = as_channels(pairs * view.rotations[self.group][begin:end])
                 out = logits[:, :, columns].view(heads, rows, -1, PAGE_TOKENS).permute(2, 0, 1, 3)
-                view.arena.format.logits(pages, turned, out)
+                view.arena.logits(self.index, pages, turned, out)
             logits[:, :, step.view.num_slots :] = torch.bmm(queries, tail_keys)
         softcap = call.get("softcap")
         if softcap is not None:
@@ -195,7 +195,7 @@ class SegmentLayer:
 
         num_slots = step.view.num_slots
         for view, begin, end, columns, pages in self._tiles(step):
-            keys, values = view.arena.format.decode(pages)
+            keys, values = view.arena.decode(self.index, pages)
             turns = view.rotations[self.group][begin:end].conj()
             keys = as_channels(ordered_pairs(keys) * turns)
             fold(

@@ -101,12 +101,17 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         return tuple(self._tail_ids)
 
     def note_tokens(self, token_ids: Sequence[int]) -> None:
-        """Say which tokens a forward just read; `AttachedModel.forward` does."""
-        self._tail_ids += token_ids
-        if len(self._tail_ids) > self._tail_length:
-            raise InvalidInput(
-                f"The tail holds {self._tail_length} tokens: got ids of {len(self._tail_ids)}."
-            )
+        """Say which tokens the last forward read; `AttachedModel.forward` does.
+
+        Raises:
+            InvalidInput: the tail holds fewer tokens.
+        """
+        known = len(self._tail_ids) + len(token_ids)
+        if known > self._tail_length:
+            raise InvalidInput(f"The tail holds {self._tail_length} tokens: got ids of {known}.")
+        # Behind tokens nobody named, these would be taken for the others.
+        if known == self._tail_length:
+            self._tail_ids += token_ids
 
     def begin(self, start: int) -> None:
         """Say at which position the next token goes; the default is behind everything.
@@ -216,7 +221,7 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
         Mean over queries, heads and all but the first two layers; the window's first four tokens
         do not count. Observed are decoded tokens and the last 16 of every longer forward. Segments
-        never observed are absent.
+        never observed are absent. A segment counts all queries since its tail began, its own too.
         """
         self._collect()
         counted = {key: resident.num_tokens for key, resident in self._residents.items()}

@@ -10,6 +10,7 @@ For one conversation on one thread: a batch of one, no beam search. Knows nothin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,12 +18,13 @@ from typing import Literal
 import torch
 
 from agentmem.errors import InvalidInput, SegmentNotFound
+from agentmem.kernels.rotary import unit_rotations
 from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
 from agentmem.storage.kv_dense import DenseFormat
-from agentmem.storage.kv_format import Format, Pages
+from agentmem.storage.kv_format import PAGE_TOKENS, Format, Pages
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_q8 import Q8Format
 from agentmem.storage.kv_record import KVRecord, hash_tokens
@@ -65,7 +67,12 @@ class SegmentCache(TailCache):
             raise InvalidInput(f"`format` must be one of {', '.join(formats)}: got {format!r}.")
         with plain_tensors():
             self._arenas: dict[str, PageArena] = {
-                name: PageArena(formats[name], attached.shapes, self._device)
+                name: PageArena(
+                    formats[name],
+                    attached.shapes,
+                    self._device,
+                    None if name == "dense" else attached.centers,
+                )
                 for name in dict.fromkeys(("dense", format))
             }
         self._view: WindowView | None = None
@@ -161,15 +168,22 @@ class SegmentCache(TailCache):
         start, begin = self._tail_start, self._tail_begin
         arena = self._arenas["dense"]
         with plain_tensors():
+            page_starts = (
+                start + torch.arange(count, device=self._device) // PAGE_TOKENS * PAGE_TOKENS
+            )
+            rotations = [
+                unit_rotations(page_starts, frequencies, inverse=True)
+                for frequencies in self.attached.frequencies
+            ]
             encoded: list[Pages] = []
             for layer in self.layers:
-                keys, values = layer.take_tail(begin, begin + count, start)
-                if not (bool(torch.isfinite(keys).all()) and bool(torch.isfinite(values).all())):
+                keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
+                if not math.isfinite(float(keys.sum() + values.sum())):
                     raise InvalidInput(
                         f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
                         "discard the tail."
                     )
-                encoded.append(arena.format.encode(keys, values))
+                encoded.append(arena.encode(layer.index, keys, values))
             block = arena.store(count, encoded)
         context = tuple(
             hash_tokens(self._residents[other].token_ids)
@@ -310,8 +324,8 @@ class SegmentCache(TailCache):
         self._collect()
         with plain_tensors():
             encoded = [
-                packed.format.encode(*dense.format.decode(pages))
-                for pages in dense.load(resident.block)
+                packed.encode(index, *dense.decode(index, pages))
+                for index, pages in enumerate(dense.load(resident.block))
             ]
             resident.block = packed.store(resident.num_tokens, encoded)
         self._view = None
