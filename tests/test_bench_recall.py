@@ -14,7 +14,7 @@ from agentmem.bench.recall import SYSTEMS, RecallOptions, RecallRow, render, run
 from agentmem.bench.report import Report, bar_chart, machine, table, versions
 from agentmem.errors import InvalidInput
 
-QUICK = RecallOptions.quick(model="scripted", controller="policy", turns=60, facts=6)
+QUICK = RecallOptions.quick(model="scripted", controller="policy")
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_all_systems_play_one_conversation_within_the_budget(
 
     # The script that was written is the conversation that was played.
     script = load(tmp_path / "c.jsonl")
-    assert len(script.turns) == 60
-    assert len(script.questions) == 6
+    assert len(script.turns) == 72
+    assert len(script.questions) == 10
 
 
 def small_script(path: Path, *, code: str = "58291") -> Path:

@@ -20,7 +20,6 @@ ValueKind = Literal[
     "person",
     "animal",
     "cheese",
-    "color",
     "flower",
     "dessert",
     "instrument",
@@ -80,7 +79,6 @@ WORDINGS: dict[ValueKind, Wording] = {
     "person": _NAME,
     "animal": _NAME,
     "cheese": _NAME,
-    "color": _NAME,
     "flower": _NAME,
     "dessert": _NAME,
     "instrument": _NAME,
@@ -89,12 +87,11 @@ WORDINGS: dict[ValueKind, Wording] = {
 }
 
 _PERSON = "What is the name of the person who "
-_DEAREST = "dearest to {whose} heart?"
 
 ATTRIBUTES: tuple[Attribute, ...] = (
     Attribute("locker code", "digits5", "Which number opens {whose} cabinet at the gym?"),
     Attribute("alarm PIN", "digits4", "Which number silences {whose} burglar siren?"),
-    Attribute("bike lock code", "digits4", "Which number frees {whose} chained cycle?"),
+    Attribute("bike lock code", "digits4", "Which number opens the chain on {whose} cycle?"),
     Attribute("library code", "digits5", "Under which number can {whose} books be borrowed?"),
     Attribute("phone extension", "digits4", "Which number reaches {whose} desk at work?"),
     Attribute("suitcase code", "digits4", "Which number opens {whose} luggage?"),
@@ -112,12 +109,12 @@ ATTRIBUTES: tuple[Attribute, ...] = (
     Attribute("office", "town", "In which town does {whose} job take place?"),
     Attribute("birthplace", "town", "In which town did {whose} life begin?"),
     Attribute("holiday house", "town", "In which town does {whose} summer cottage stand?"),
-    Attribute("storage unit", "town", "In which town does {whose} old furniture wait?"),
+    Attribute("storage unit", "town", "In which town is {whose} furniture kept?"),
     Attribute("wedding venue", "town", "In which town will {whose} marriage be celebrated?"),
     Attribute("boarding school", "town", "In which town were {whose} lessons as a child?"),
     Attribute("favourite beach", "town", "In which town does {whose} best-loved seaside lie?"),
     Attribute("birthday", "date", "On which day are {whose} candles blown out?"),
-    Attribute("driving test", "date", "On which day is {whose} road examination?"),
+    Attribute("driving test", "date", "On which day is {whose} exam behind the wheel?"),
     Attribute("knee surgery", "date", "On which day is {whose} leg operation?"),
     Attribute("house move", "date", "On which day do {whose} boxes go to the new flat?"),
     Attribute("rehearsal dinner", "date", "On which day is {whose} meal before the wedding?"),
@@ -144,13 +141,12 @@ ATTRIBUTES: tuple[Attribute, ...] = (
     Attribute("accountant", "person", _PERSON + "prepares {whose} taxes?"),
     Attribute("babysitter", "person", _PERSON + "minds {whose} children in the evening?"),
     Attribute("swimming coach", "person", _PERSON + "trains {whose} crawl and backstroke?"),
-    Attribute("favourite cheese", "cheese", "What is the name of the dairy treat " + _DEAREST),
-    Attribute("favourite colour", "color", "What is the name of the shade of paint " + _DEAREST),
-    Attribute("favourite flower", "flower", "What is the name of the blossom " + _DEAREST),
-    Attribute("favourite dessert", "dessert", "What is the name of the sweet course " + _DEAREST),
+    Attribute("usual cheese", "cheese", "What is the name of {whose} preferred dairy treat?"),
+    Attribute("favourite flower", "flower", "What is the name of {whose} preferred blossom?"),
+    Attribute("usual dessert", "dessert", "What is the name of {whose} preferred sweet course?"),
     Attribute("instrument", "instrument", "What is the name of what makes {whose} music?"),
-    Attribute("favourite tree", "tree", "What is the name of the wood " + _DEAREST),
-    Attribute("favourite gemstone", "gem", "What is the name of the jewel " + _DEAREST),
+    Attribute("favourite tree", "tree", "What is the name of {whose} preferred wood?"),
+    Attribute("favourite gemstone", "gem", "What is the name of {whose} preferred jewel?"),
 )
 
 STATEMENTS: tuple[str, ...] = (
@@ -231,10 +227,6 @@ WORDS: dict[ValueKind, tuple[str, ...]] = {
     "cheese": tuple(
         "gouda brie feta halloumi manchego gruyere stilton camembert pecorino taleggio roquefort "
         "edam mozzarella ricotta emmental".split()
-    ),
-    "color": tuple(
-        "vermilion turquoise mauve ochre teal magenta burgundy lilac indigo maroon beige cyan "
-        "khaki lavender scarlet".split()
     ),
     "flower": tuple(
         "dahlia peony hydrangea foxglove marigold iris camellia freesia snapdragon lupin anemone "
