@@ -250,6 +250,18 @@ def test_a_fork_and_its_parent_never_see_each_other(attached: AttachedModel, for
     assert not forked.has("mine") and forked.num_tokens == 54
 
 
+def test_open_tails_of_a_fork_and_its_parent_grow_apart(attached: AttachedModel) -> None:
+    cache, alone = filled(attached), filled(attached)
+    for each in (cache, alone):
+        attached.forward(ids(7), each)
+    forked = cache.fork()
+    for token in (5, 6, 7):
+        found, expected = attached.forward([token], cache), attached.forward([token], alone)
+        attached.forward([token + 100], forked)
+        assert torch.equal(found, expected)
+    assert forked.tail_token_ids[7:] == (105, 106, 107)
+
+
 def test_forks_share_sealed_blocks_and_do_not_add_up(attached: AttachedModel) -> None:
     cache = filled(attached, (160,))
     arena = cache._arenas["dense"]
