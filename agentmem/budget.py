@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agentmem.errors import BudgetTooSmall, InvalidInput
 
+DEFAULT_BUDGET_TOKENS = 2048
 _TURN_TOKENS = 64
 """What a short user message and its reply take: two of them must always fit."""
 
@@ -29,7 +30,7 @@ class Budget:
         parked_disk_bytes: bytes of KV parked on disk.
     """
 
-    max_tokens: int = 2048
+    max_tokens: int = DEFAULT_BUDGET_TOKENS
     warn_at: float = 0.7
     free_to: float = 0.5
     reserve: int = 0

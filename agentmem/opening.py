@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from agentmem.budget import Budget
+from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
 from agentmem.context import Context
 from agentmem.errors import InvalidInput
 from agentmem.memory import Memory
@@ -32,7 +32,7 @@ def open_memory(
     store: str | Path | None = None,
     user: str = "default",
     session: str | None = "default",
-    budget: int | Budget = 2048,
+    budget: int | Budget | None = None,
     embedder: str | Embedder | None = None,
     only_look: bool = False,
 ) -> Iterator[Memory]:
@@ -42,16 +42,19 @@ def open_memory(
 
     Args:
         session: whose window it is; None is the newest, for what asks about no window.
+        budget: of the window; None is what the session had last.
         only_look: nothing of the session will be changed, so it may be in use meanwhile.
 
     Raises:
         InvalidInput: there is no such session.
         SessionBusy: another sender holds it.
     """
-    limits = Budget(budget) if isinstance(budget, int) else budget
     with Store.open(store or default_store(), create=False) as opened:
         archive = opened.for_user(user)
         row = archive.session(_newest(archive) if session is None else session, create=False)
+        if budget is None:
+            budget = int(row.settings.get("budget", DEFAULT_BUDGET_TOKENS))
+        limits = Budget(budget) if isinstance(budget, int) else budget
         with nullcontext() if only_look else archive.lease(row.id):
             context = Context(limits, estimate_tokens)
             memory = Memory(archive, row, context, resolve_embedder(embedder))

@@ -301,7 +301,11 @@ class Session:
                 segment = transaction.add_segment(session.id, current.row.number, segment)
                 window.append(WindowEntry(segment.id, segment.id, "prompt", None))
             transaction.set_window(session.id, window)
-            settings = {**session.settings, "said_tokens": memory.said_tokens}
+            settings = {
+                **session.settings,
+                "said_tokens": memory.said_tokens,
+                "budget": self.budget.max_tokens,
+            }
             transaction.set_session_settings(session.id, settings)
             transaction.answer_turn(
                 current.row.id, {"text": text, "finish_reason": completion.finish_reason}

@@ -220,6 +220,7 @@ def test_memory_opens_without_a_model(tmp_path: Path) -> None:
         before = [row[0] for row in window(agent)]
     with open_memory(store=tmp_path / "me.db", embedder=HashEmbedder()) as memory:
         assert [entry.id for entry in memory.context] == before
+        assert memory.context.budget.max_tokens == 400
         assert memory.search("cello orchestra")
         memory.drop(before[-1])
         memory.undo()

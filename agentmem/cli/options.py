@@ -106,7 +106,6 @@ def open_memory(
         store=chosen.store,
         user=chosen.user,
         session=chosen.session,
-        budget=chosen.budget,
         embedder=chosen.embedder,
     )
 
@@ -126,7 +125,6 @@ def look(
         store=chosen.store,
         user=chosen.user,
         session=session,
-        budget=chosen.budget,
         embedder=chosen.embedder,
         only_look=True,
     )
