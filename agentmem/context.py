@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from agentmem.budget import Budget
-from agentmem.models.base import Part
+from agentmem.models.base import Part, estimate_tokens
 from agentmem.segment import Message, Segment, State, Trust
 from agentmem.storage.rows import StoredSegment, WindowEntry, WindowVia
 
@@ -110,6 +110,13 @@ class Context:
     def own_tokens(self) -> int:
         """Tokens of what is here by itself."""
         return self.num_tokens - self.recalled_tokens
+
+    @property
+    def tokens_per_estimate(self) -> float:
+        """How the model's count of the window compares to an estimate without a tokenizer."""
+        parts = [self.part(entry.segment) for entry in self._entries.values()]
+        estimate = sum(map(estimate_tokens, parts))
+        return sum(map(self._count_tokens, parts)) / estimate if estimate else 1.0
 
     def _header_tokens(self) -> int:
         via_text = any(entry.via == "text" for entry in self._entries.values())

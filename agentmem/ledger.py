@@ -270,12 +270,13 @@ class Ledger:
         decision, ids = row.decision, row.decision.segment_ids
         now = self._context.snapshot()
         if now == row.window_after:
+            # It was within the budget when the decision was made.
             after = list(row.window_before)
         else:
             after = [r for r in now if r.segment_id not in ids]
             after += [r for r in row.window_before if r.segment_id in ids]
             after = [r for r in after if r.segment_id != row.effect.get("summary_id")]
-        self._check_undo(after, row)
+            self._check_undo(after, row)
         tokens_before = self._context.num_tokens
         action = _REVERSE.get(decision.action, decision.action)
         reverse = Decision(

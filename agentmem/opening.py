@@ -38,7 +38,8 @@ def open_memory(
 ) -> Iterator[Memory]:
     """The memory of a user without a model: search, explain, pin, drop, restore, undo.
 
-    Token counts are estimates here; the next turn counts again and reviews what does not fit.
+    Token counts are estimates here, scaled by how the session's model counted; the next turn counts
+    again and reviews what does not fit.
 
     Args:
         session: whose window it is; None is the newest, for what asks about no window.
@@ -56,7 +57,8 @@ def open_memory(
             budget = int(row.settings.get("budget", DEFAULT_BUDGET_TOKENS))
         limits = Budget(budget) if isinstance(budget, int) else budget
         with nullcontext() if only_look else archive.lease(row.id):
-            context = Context(limits, estimate_tokens)
+            ratio = float(row.settings.get("tokens_per_estimate", 1.0))
+            context = Context(limits, lambda part: max(1, round(ratio * estimate_tokens(part))))
             memory = Memory(archive, row, context, resolve_embedder(embedder))
             _load_window(memory)
             yield memory

@@ -305,6 +305,7 @@ class Session:
                 **session.settings,
                 "said_tokens": memory.said_tokens,
                 "budget": self.budget.max_tokens,
+                "tokens_per_estimate": self.context.tokens_per_estimate,
             }
             transaction.set_session_settings(session.id, settings)
             transaction.answer_turn(

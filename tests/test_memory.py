@@ -1,12 +1,12 @@
 """Memory: every decision is explained, and every decision can be taken back."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agentmem import Agent, ScriptedModel
-from agentmem.decision import Decision
 from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
 from agentmem.models.embed import HashEmbedder
 from agentmem.opening import open_memory
@@ -89,17 +89,14 @@ def test_undo_later_brings_back_the_segment_if_the_budget_holds_it(agent: Agent)
     assert [entry.id for entry in agent.context][:3] == [1, 2, 3]
 
 
-def test_undo_is_blocked_when_the_window_would_be_over_budget(agent: Agent) -> None:
-    decided = agent.memory.ledger.apply(Decision("drop", (2,), "user"))
-    while agent.context.num_tokens < 395:
-        agent.context.put(agent.memory.segment(2))
-        break
-    budget = agent.context.budget
-    object.__setattr__(budget, "max_tokens", agent.context.num_tokens - 1)
-    agent.context.remove([2])
-    with pytest.raises(UndoBlocked, match="over the budget") as caught:
+def test_undo_later_is_blocked_when_the_window_would_be_over_budget(agent: Agent) -> None:
+    tokens = agent.context[2].num_tokens
+    decided = agent.memory.drop(2)
+    agent.chat("Something else was said since then.")
+    agent.context.budget = replace(agent.context.budget, max_tokens=agent.context.num_tokens)
+    with pytest.raises(UndoBlocked, match=f"{tokens} over the budget") as caught:
         agent.memory.undo(decided.id)
-    assert caught.value.tokens_over == 1
+    assert caught.value.tokens_over == tokens
 
 
 def test_undoing_a_summary_brings_its_originals_back_and_takes_it_out(agent: Agent) -> None:
