@@ -1,8 +1,9 @@
 """The window: which segments the model sees, in what order, and what each takes.
 
 The context is the truth and the KV cache obeys it. Order is time order: every segment stands at its
-place, a summary at the place of its first original, wherever it was when it was not here. It knows
-tokens and places; not why a segment is in the window, and nothing of SQL or KV.
+place, a summary at the place of its first original, wherever it was when it was not here; only what
+is recalled for a few turns stands before the newest message. It knows tokens and places; not why a
+segment is in the window, and nothing of SQL or KV.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ class Entry:
     Args:
         stored: the segment and what the archive knows of it.
         num_tokens: what it takes, by the model's own tokenizer.
-        via: "prompt" where it was said, "kv" recalled as KV to its place, "text" recalled as text
-            before the newest user message.
+        via: "prompt" where it was said, "kv" or "text" for how it was brought back.
         until_turn: a recalled segment leaves after this turn; None stays.
     """
 
@@ -119,8 +119,8 @@ class Context:
         return sum(map(self._count_tokens, parts)) / estimate if estimate else 1.0
 
     def _header_tokens(self) -> int:
-        via_text = any(entry.via == "text" for entry in self._entries.values())
-        return self._count_tokens(RECALL_HEADER) if via_text else 0
+        recalled = any(entry.recalled for entry in self._entries.values())
+        return self._count_tokens(RECALL_HEADER) if recalled else 0
 
     def part(self, segment: Segment, via: WindowVia = "prompt") -> Part:
         """How the segment stands in a prompt."""
@@ -178,12 +178,12 @@ class Context:
     def prompt(self) -> list[Part]:
         """The window as a prompt.
 
-        What was recalled as text stands in one block before the newest user message, so that all
-        before it stays byte-identical between reviews.
+        What was recalled stands in one block before the newest user message, as KV or as text: a
+        model finds it there far more often than at its old place (its KV moves by changing one
+        integer), and all before it stays byte-identical between reviews.
         """
-        entries = self.entries
-        parts = [self.part(entry.segment) for entry in entries if entry.via != "text"]
-        block = [self.part(entry.segment, "text") for entry in entries if entry.via == "text"]
+        parts = [self.part(entry.segment) for entry in self.entries if not entry.recalled]
+        block = [self.part(entry.segment, entry.via) for entry in self.entries if entry.recalled]
         if block:
             at = next(
                 (i for i in range(len(parts) - 1, -1, -1) if parts[i].messages[0].role == "user"),

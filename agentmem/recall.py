@@ -47,7 +47,8 @@ class Recall:
     Args:
         min_cosine: a segment must be at least this near in meaning to come back, by what the
             message asks of memory: about the speaker's own world, any other question, none.
-        margin: what scores more than this below the best one stays away.
+        margin: what scores more than this below the best one stays away, where the words cover the
+            query; where they cover nothing of it, so much more.
         max_segments: at most so many come back.
         lifetime_turns: a recalled segment stays for so many turns after its last use.
     """
@@ -55,7 +56,7 @@ class Recall:
     min_cosine: Mapping[Need, float] = field(
         default_factory=lambda: {"own": 0.3, "open": 0.55, "none": 0.7}
     )
-    margin: float = 2.5
+    margin: tuple[float, float] = (1.0, 1.5)
     max_segments: int = 6
     lifetime_turns: int = 3
 
@@ -109,10 +110,12 @@ class Recall:
         if not ranked:
             return []
         min_cosine = self.min_cosine[need_of(text)]
+        least, more = self.margin
+        margin = least + more * (1 - max(scored.words for scored in ranked))
         return [
             scored
             for scored in ranked[: self.max_segments]
-            if scored.score >= ranked[0].score - self.margin
+            if scored.score >= ranked[0].score - margin
             and (scored.words if scored.cosine is None else scored.cosine) >= min_cosine
         ]
 

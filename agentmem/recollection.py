@@ -1,7 +1,7 @@
 """Bringing segments back for a few turns: the newest message asks, the recall share limits.
 
-As KV to their place in time order where the model has a valid record, else as text before the
-newest message. They leave by themselves: no decision is made about them.
+As KV where the model has a valid record, else as text; in either case before the newest message.
+They leave by themselves: no decision is made about them.
 """
 
 from __future__ import annotations

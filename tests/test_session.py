@@ -54,8 +54,9 @@ def test_what_was_said_long_ago_comes_back_as_kv_when_asked_for(tmp_path: Path) 
         recalled = next(event for event in events if isinstance(event, Recalled))
         assert recalled.segments[0].via == "kv"
         assert "58291" in agent.window_text()
-        places = [entry.segment.place for entry in agent.context.entries]
-        assert places == sorted(places)
+        keys = [part.key for part in agent.context.prompt()]
+        at = keys.index("recall:header")
+        assert keys[at + 1] == recalled.segments[0].id == 2
 
 
 def test_without_a_kv_record_it_comes_back_as_text_before_the_newest_message(

@@ -167,6 +167,9 @@ FORMER_STATEMENTS: tuple[str, ...] = (
 )
 """How a value that is no longer true is stated; the verb is the infinitive."""
 
+ACKNOWLEDGEMENTS = ("Noted:", "Okay, noted:", "Got it:", "Understood:", "Thanks, noted:")
+"""How a statement is answered; the fact follows, in the second person."""
+
 ME = Owner("my", "my")
 
 OWNERS: tuple[Owner, ...] = (

@@ -7,10 +7,12 @@ function that is passed in.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agentmem.bench.attributes import (
+    ACKNOWLEDGEMENTS,
     ATTRIBUTES,
     FORMER_STATEMENTS,
     ME,
@@ -65,11 +67,9 @@ def generate(
         )
     rng = random.Random(seed)
     small_talk = SmallTalk(rng, count_tokens)
-    stated, questions = _facts_and_questions(rng, facts, turns)
-    by_turn = {fact.turn: fact for fact in stated}
+    stated, questions, replies = _facts_and_questions(rng, facts, turns)
     acknowledged = {
-        n: Turn(fact.statement, small_talk.acknowledgement(), "statement")
-        for n, fact in by_turn.items()
+        fact.turn: Turn(fact.statement, replies[fact.id], "statement") for fact in stated
     }
     remaining = tokens - sum(
         count_tokens(turn.user) + count_tokens(turn.reply or "") for turn in acknowledged.values()
@@ -96,7 +96,8 @@ def generate(
 
 def _facts_and_questions(
     rng: random.Random, num_facts: int, num_turns: int
-) -> tuple[list[Fact], list[Question]]:
+) -> tuple[list[Fact], list[Question], dict[str, str]]:
+    """Facts by turn, a question about each that is not a near miss, and the replies to all."""
     values = _Values(rng)
     # Which attributes carry the paraphrases is drawn too, so no attribute is always the hard one.
     subjects = _subjects(rng, num_facts)
@@ -105,6 +106,7 @@ def _facts_and_questions(
     owners_taken: dict[str, set[str]] = {}
     stated: list[Fact] = []
     questions: list[Question] = []
+    replies: dict[str, str] = {}
     for index, (attribute, turns) in enumerate(zip(subjects, places, strict=True)):
         taken = owners_taken.setdefault(attribute.noun, set())
         hard = index in paraphrased
@@ -122,6 +124,7 @@ def _facts_and_questions(
             for turn, (name, who, is_former) in zip(turns, plan, strict=True)
         )
         stated += [former, fact, *near]
+        replies |= {one.id: _acknowledge(rng, one, attribute) for one in (former, fact, *near)}
         questions.append(
             Question(
                 text=_ask(attribute, owner, paraphrase=hard),
@@ -133,7 +136,7 @@ def _facts_and_questions(
         )
     stated.sort(key=lambda fact: fact.turn)
     rng.shuffle(questions)
-    return stated, questions
+    return stated, questions, replies
 
 
 def _places(rng: random.Random, num_facts: int, num_turns: int) -> list[tuple[int, int, int, int]]:
@@ -207,6 +210,16 @@ def _state(
         value=value,
     )
     return Fact(fact_id, turn, whose, attribute.noun, value, statement, former)
+
+
+def _acknowledge(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
+    """What the assistant is taken to have answered: it says the fact again, as assistants do."""
+    wording = WORDINGS[attribute.kind]
+    verb = wording.infinitive if fact.former else wording.verb
+    used_to = "used to " if fact.former else ""
+    whose = re.sub(r"^my\b", "your", fact.owner)
+    said = f"{whose} {attribute.noun} {used_to}{verb} {fact.value}."
+    return f"{rng.choice(ACKNOWLEDGEMENTS)} {said}"
 
 
 def _ask(attribute: Attribute, owner: Owner, *, paraphrase: bool) -> str:

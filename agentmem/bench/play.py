@@ -88,25 +88,26 @@ class Play:
         )
 
     def _ask(self, agent: Agent, question: Question) -> _Answer:
-        pinned = self._place_by_hand(agent, question) if self.system == "oracle" else []
+        """Ask one question, and take it out again: a wrong answer would be copied by the next."""
+        if self.system == "oracle":
+            self._place_by_hand(agent, question)
         reply = agent.chat(question.text)
         self.usages.append(reply.usage)
-        if pinned:
-            agent.memory.unpin(*pinned)
-        return _Answer(
+        answer = _Answer(
             in_window=exact(question.answer, agent.window_text()),
             exact=exact(question.answer, reply.text),
             paraphrase=question.paraphrase,
         )
+        asked = agent.turn_segments(agent.memory.turn)
+        agent.memory.drop(*(one for one in asked if one in agent.context))
+        return answer
 
-    def _place_by_hand(self, agent: Agent, question: Question) -> list[int]:
-        """Bring back the turn that states the fact and hold it there; returns what to let go."""
-        segment_ids = agent.turn_segments(self.conversation.fact(question.fact).turn)
-        missing = [one for one in segment_ids if one not in agent.context]
-        if missing:
-            agent.memory.restore(*missing)
-        agent.memory.pin(*segment_ids)
-        return segment_ids
+    def _place_by_hand(self, agent: Agent, question: Question) -> None:
+        """Put the turn that states the fact, and nothing else, where recall would put it."""
+        agent.context.remove([entry.id for entry in agent.context if entry.recalled])
+        for one in agent.turn_segments(self.conversation.fact(question.fact).turn):
+            stored = agent.memory.segment(one)
+            agent.context.put(stored, via="kv", until_turn=agent.memory.turn + 1)
 
     def _agent(self, store: Path, tokens: int) -> Agent:
         from agentmem import Agent, Budget

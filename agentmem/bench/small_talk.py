@@ -52,11 +52,6 @@ class SmallTalk:
                 side.pop()
             return Turn(" ".join(user), " ".join(reply), "small_talk")
 
-    def acknowledgement(self) -> str:
-        """A short reply to a statement that repeats nothing of it."""
-        first = self.rng.choice(_ACKNOWLEDGEMENTS)
-        return f"{first} {self.rng.choice(_CLOSINGS)}".strip()
-
     def _count(self, user: list[str], reply: list[str]) -> int:
         return self.count_tokens(" ".join(user)) + self.count_tokens(" ".join(reply))
 
@@ -82,11 +77,6 @@ class SmallTalk:
             return bound[key]
 
         return _SLOT.sub(replace, template)
-
-
-_ACKNOWLEDGEMENTS = ("Got it.", "Noted.", "Understood.", "Okay, noted.", "Thanks.", "All right.",
-    "Okay.", "Thank you, noted.", "Good to know.", "Sure, noted.", "Right.")  # fmt: skip
-_CLOSINGS = ("", "", "Anything else?", "What else is new?", "Thanks for telling me.")
 
 
 def _bound_names(template: str) -> list[str]:
