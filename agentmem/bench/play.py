@@ -28,6 +28,7 @@ class Play:
         options: budget, model and the like.
         system, via: which system, and how segments come back.
         tell: told in a few words how far it is.
+        context_tokens: the model's own window, as far as which `dense` goes; 0 where unknown.
     """
 
     conversation: Conversation
@@ -35,6 +36,7 @@ class Play:
     system: str
     via: str
     tell: Callable[[str], None]
+    context_tokens: int = 0
     usages: list[Usage] = field(default_factory=list)
     recalled_tokens: list[int] = field(default_factory=list)
 
@@ -117,7 +119,9 @@ class Play:
             # Everything that will ever be said, replies to the questions included.
             replies = len(self.conversation.questions) * (options.max_new_tokens + 16)
             reserve = 2 * options.max_new_tokens
-            budget = Budget(tokens + replies + reserve + 1024, reserve=reserve, warn_at=0.999)
+            whole = tokens + replies + reserve + 1024
+            longest = min(whole, self.context_tokens or whole)
+            budget = Budget(longest, reserve=reserve, warn_at=0.999)
             modes = {"controller": "off", "kv": "dense", "policy": "window", "recall": "off"}
         elif self.system == "agentmem":
             budget = Budget(options.budget)

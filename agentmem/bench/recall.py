@@ -57,7 +57,7 @@ def run_recall(
     tell = progress or (lambda text: logger.info("%s", text))
     report = Report("recall", options.command, options.out)
     report.resume()
-    with _token_counter(options) as count_tokens:
+    with _token_counter(options) as (count_tokens, context_tokens):
         conversation = prepare(options, count_tokens)
         share = check_difficulty(conversation, options.budget, count_tokens)
         tokens = sum(count_tokens(t.user) + count_tokens(t.reply or "") for t in conversation.turns)
@@ -72,7 +72,7 @@ def run_recall(
         system, _, via = name.partition(":")
         row = done.get((system, via or "off"))
         if row is None:
-            play = Play(conversation, options, system, via or "off", tell)
+            play = Play(conversation, options, system, via or "off", tell, context_tokens)
             measured = play.run(tokens=tokens, asked=asked, window_share=share)
             report.add(asdict(measured))
             rows.append(measured)
@@ -119,8 +119,8 @@ def draw(rows: list[RecallRow], path: Path) -> bool:
 
 
 @contextmanager
-def _token_counter(options: RecallOptions) -> Iterator[Callable[[str], int]]:
-    """Counts what a message takes in the model's own prompt, header included."""
+def _token_counter(options: RecallOptions) -> Iterator[tuple[Callable[[str], int], int]]:
+    """Counts what a message takes in the model's own prompt, header included; and its window."""
     from agentmem import Agent, Message, Segment
 
     with (
@@ -134,4 +134,7 @@ def _token_counter(options: RecallOptions) -> Iterator[Callable[[str], int]]:
             threads=options.threads,
         ) as agent,
     ):
-        yield lambda text: agent.context.count(Segment((Message("user", text),))) if text else 0
+        yield (
+            lambda text: agent.context.count(Segment((Message("user", text),))) if text else 0,
+            agent.model.capabilities.context_tokens,
+        )
