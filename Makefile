@@ -17,7 +17,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 HAVE_MODELS := from agentmem.models.setup import model_dir; model_dir("smollm2"); model_dir("minilm")
 
 .DEFAULT_GOAL := help
-.PHONY: help chat test setup models lint format lock clean
+.PHONY: help chat test slow setup models lint format lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list.
@@ -29,6 +29,9 @@ chat: models ## Install what is missing, then chat. ARGS='--budget 1024' passes 
 test: $(VENV)/.test models ## Install what is missing, then lint, check types and run all tests.
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+slow: $(VENV)/.test models ## Run the tests that take minutes: speed, as ratios within one run.
+	@$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)
 
 setup: $(VENV)/.base ## Fetch and convert the embedded models.
 	@$(BIN)/agentmem setup 1>&2
