@@ -73,6 +73,8 @@ class Context:
     def __init__(self, budget: Budget, count_tokens: Callable[[Part], int]) -> None:
         self.budget = budget
         self._count_tokens = count_tokens
+        self.fixed_tokens = 0
+        """Tokens of what stands in every prompt besides segments: the tools' descriptions."""
         self._entries: dict[int, Entry] = {}
         self._fence = secrets.token_hex(4)
 
@@ -98,7 +100,8 @@ class Context:
     @property
     def num_tokens(self) -> int:
         """Tokens of the whole window."""
-        return sum(entry.num_tokens for entry in self._entries.values()) + self._header_tokens()
+        segments = sum(entry.num_tokens for entry in self._entries.values())
+        return self.fixed_tokens + segments + self._header_tokens()
 
     @property
     def recalled_tokens(self) -> int:
@@ -194,7 +197,13 @@ class Context:
 
     def bar(self) -> list[tuple[str, int]]:
         """Tokens per part of the window; with "free" they sum to the budget."""
-        parts = {"system": 0, "pinned": 0, "recalled": 0, "summaries": 0, "turns": 0}
+        parts = {
+            "system": self.fixed_tokens,
+            "pinned": 0,
+            "recalled": 0,
+            "summaries": 0,
+            "turns": 0,
+        }
         for entry in self._entries.values():
             parts[_bar_part(entry)] += entry.num_tokens
         parts["recalled"] += self._header_tokens()

@@ -121,11 +121,11 @@ class Memory:
         return self.archive.segment(segment_id)
 
     def turn_segments(self, turn: int) -> list[StoredSegment]:
-        """What was said in a turn of this session, in order; parts of documents left out."""
+        """What was said in a turn of this session, in order; no document parts, no thoughts."""
         return [
             stored
             for stored in self.archive.session_segments(self.session.id)
-            if stored.turn == turn and stored.segment.kind != "document_part"
+            if stored.turn == turn and stored.segment.kind not in ("document_part", "thought")
         ]
 
     def state(self, stored: StoredSegment) -> State:

@@ -8,10 +8,11 @@ The session owns the order and the commits; what is recalled, decided and genera
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
 from agentmem.events import Event, Recalled, Reply, Token, TurnKey, Usage
 from agentmem.memory import Memory
-from agentmem.models.base import ChatModel, Completion, Options, complete
+from agentmem.models.base import ChatModel, Completion, Options, Part, complete
 from agentmem.recollection import Recollection
 from agentmem.review import Review
 from agentmem.segment import Message, Segment, Trust
@@ -104,6 +105,15 @@ class Session:
         self._review = Review(memory, controller, recollection)
         self._functions = {tool.__name__: tool for tool in tools}
         self._tools = tuple(map(describe, tools)) if model.capabilities.calls_tools else ()
+        if self._tools:
+            schemas = json.dumps([asdict(tool) for tool in self._tools], ensure_ascii=False)
+            part = Part("tools", (Message("system", schemas),))
+            memory.context.fixed_tokens = model.count_tokens(part)
+            core = [entry for entry in memory.context if entry.segment.kind == "core_block"]
+            memory.context.budget.check(
+                system_tokens=sum(entry.num_tokens for entry in core),
+                tools_tokens=memory.context.fixed_tokens,
+            )
         self._cancelled = threading.Event()
 
     @property
@@ -297,6 +307,17 @@ class Session:
         if text:
             memory.said_tokens += self.context.count(segment)
         with memory.archive.write() as transaction:
+            if completion.thought:
+                # What a model thought explains its reply; it is neither read again nor recalled.
+                thought = Segment(
+                    (Message("assistant", normalize_text(completion.thought)),),
+                    kind="thought",
+                    origin="assistant",
+                    created=time.time(),
+                )
+                transaction.add_segment(
+                    session.id, current.row.number, thought, searchable=False, state="archived"
+                )
             if text:
                 segment = transaction.add_segment(session.id, current.row.number, segment)
                 window.append(WindowEntry(segment.id, segment.id, "prompt", None))

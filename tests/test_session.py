@@ -267,6 +267,35 @@ def test_the_model_calls_tools_and_call_and_result_are_one_segment(tmp_path: Pat
         assert exchange.messages[1].tool_call_id == exchange.messages[0].tool_calls[0].id
 
 
+def test_what_tools_take_of_the_window_counts_against_the_budget(tmp_path: Path) -> None:
+    def look(thing: str) -> str:
+        """Look at a thing.
+
+        Args:
+            thing: What to look at.
+        """
+        return thing
+
+    with make_agent(tmp_path, tools=[look]) as agent:
+        assert agent.context.fixed_tokens > 50
+        assert sum(tokens for _, tokens in agent.context.bar()) == 400
+        talk(agent, 20)
+        assert agent.context.num_tokens <= 400
+    with make_agent(tmp_path, tools=[look]) as agent:
+        assert agent.started.turns == 20
+    with pytest.raises(BudgetTooSmall, match="tools"):
+        make_agent(tmp_path, tools=[look], budget=200)
+
+
+def test_a_thought_is_a_segment_of_its_own_outside_the_window(tmp_path: Path) -> None:
+    with make_agent(tmp_path, ScriptedModel([Line("Hello.", thought="The user greets.")])) as agent:
+        agent.chat("Hi")
+        segments = agent.memory.archive.session_segments(agent.memory.session.id)
+        (thought,) = [s for s in segments if s.segment.kind == "thought"]
+        assert thought.segment.text == "The user greets." and not thought.searchable
+        assert thought.segment.id not in agent.context
+
+
 def test_a_model_that_calls_tools_for_ever_is_stopped(tmp_path: Path) -> None:
     def look() -> str:
         """Look."""
