@@ -104,6 +104,8 @@ class Agent:
         _one_of("controller", controller, ("llm", "policy", "off"))
         _one_of("recall", recall, ("kv", "text", "off"))
         limits = Budget(budget) if isinstance(budget, int) else budget
+        if controller == "off":
+            limits = _only_when_full(limits)
         generation = Generation(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -147,7 +149,7 @@ class Agent:
                 self.model,
                 controller=Controller(
                     policy=decides,
-                    budget=limits if controller != "off" else _only_when_full(limits),
+                    budget=limits,
                     model=self.model if controller == "llm" else None,
                 ),
                 generation=generation,

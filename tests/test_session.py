@@ -267,6 +267,16 @@ def test_the_model_calls_tools_and_call_and_result_are_one_segment(tmp_path: Pat
         assert exchange.messages[1].tool_call_id == exchange.messages[0].tool_calls[0].id
 
 
+def test_with_the_controller_off_nothing_leaves_before_the_window_is_full(tmp_path: Path) -> None:
+    with make_agent(tmp_path, controller="off") as agent:
+        while agent.context.num_tokens < 320:
+            talk(agent, 1)
+        assert not agent.memory.archive.decisions(session_id=agent.memory.session.id)
+        for reply in talk(agent, 12):
+            assert reply.usage.peak_tokens <= 400
+        assert agent.memory.archive.decisions(session_id=agent.memory.session.id)
+
+
 def test_what_tools_take_of_the_window_counts_against_the_budget(tmp_path: Path) -> None:
     def look(thing: str) -> str:
         """Look at a thing.
