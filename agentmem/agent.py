@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -190,7 +190,7 @@ class Agent:
         assert answer is not None, "a turn ends with its reply"
         return answer
 
-    def stream(self, text: str, *, turn: TurnKey | None = None) -> Iterator[str]:
+    def stream(self, text: str, *, turn: TurnKey | None = None) -> Generator[str, None, None]:
         """Send a message; the reply's text as it is generated."""
         for event in self.events(text, turn=turn):
             if isinstance(event, Token):
@@ -219,11 +219,16 @@ class Agent:
         """`stream` on this agent's own worker thread."""
         loop = asyncio.get_running_loop()
         pieces = self.stream(text, turn=turn)
-        while True:
-            piece = await loop.run_in_executor(self._executor(), lambda: next(pieces, None))
-            if piece is None:
-                return
-            yield piece
+        try:
+            while True:
+                piece = await loop.run_in_executor(self._executor(), next, pieces, None)
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            # A reader that walks away ends the reply; what there is of it is kept.
+            self.cancel()
+            await loop.run_in_executor(self._executor(), pieces.close)
 
     def _executor(self) -> ThreadPoolExecutor:
         if self._worker is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentmem.errors import BudgetTooSmall, InvalidInput
 
@@ -85,6 +85,11 @@ class Budget:
     def stub_tokens(self) -> int:
         """What stands in the window for a document: at most 256 tokens."""
         return min(256, self.message_tokens)
+
+    def freeing_to(self, tokens: int) -> Budget:
+        """The same ceilings, with a review that must reach so many tokens."""
+        share = (tokens + 0.5) / self.max_tokens
+        return replace(self, free_to=min(max(share, 1e-9), 0.999), warn_at=1.0)
 
     def check(self, *, system_tokens: int, tools_tokens: int = 0) -> None:
         """Refuse a budget that cannot hold what must always be in the window.

@@ -152,11 +152,6 @@ class Context:
         for segment_id in segment_ids:
             self._entries.pop(segment_id, None)
 
-    def recount(self) -> None:
-        """Ask the model again what each part takes (a reply's true length is known once it ran)."""
-        for entry in tuple(self._entries.values()):
-            self.put(entry.stored, via=entry.via, until_turn=entry.until_turn)
-
     def expired(self, turn: int) -> list[int]:
         """Recalled segments whose time is over at this turn."""
         return [

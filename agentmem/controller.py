@@ -63,19 +63,21 @@ class Controller:
     model: ChatModel | None = None
     monotonic: Callable[[], float] = time.monotonic
 
-    def review(self, candidates: Sequence[Candidate]) -> Verdict:
+    def review(self, candidates: Sequence[Candidate], *, fixed_tokens: int = 0) -> Verdict:
         """Decide until `budget.target_tokens` is reached or nothing movable is left.
 
         Args:
             candidates: every segment of the window in order, with its evidence.
+            fixed_tokens: of what is in the window besides segments.
         """
         started = self.monotonic()
         verdict = Verdict()
+        target = max(0, self.budget.target_tokens - fixed_tokens)
         total = sum(candidate.num_tokens for candidate in candidates)
-        if self.model is not None and total > self.budget.target_tokens:
+        if self.model is not None and total > target:
             deadline = started + self.budget.seconds
-            self._ask(verdict, candidates, total - self.budget.target_tokens, deadline)
-        verdict.decisions += self._finish(candidates, verdict.decisions)
+            self._ask(verdict, candidates, total - target, deadline)
+        verdict.decisions += self._finish(candidates, verdict.decisions, target)
         verdict.seconds = self.monotonic() - started
         return verdict
 
@@ -174,7 +176,7 @@ class Controller:
         return complete(self.model, parts, options).text
 
     def _finish(
-        self, candidates: Sequence[Candidate], decided: Sequence[Decision]
+        self, candidates: Sequence[Candidate], decided: Sequence[Decision], target: int
     ) -> list[Decision]:
         """What the policy adds so that the target is reached."""
         gone = {
@@ -194,16 +196,16 @@ class Controller:
             for candidate in candidates
             if candidate.id not in gone
         ]
-        if sum(candidate.num_tokens for candidate in left) <= self.budget.target_tokens:
+        if sum(candidate.num_tokens for candidate in left) <= target:
             return []
-        return self.policy.decide(left, self.budget)
+        return self.policy.decide(left, self.budget.freeing_to(target))
 
 
 def rank(
     policy: SegmentPolicy, candidates: Sequence[Candidate], budget: Budget
 ) -> list[tuple[Candidate, str]]:
     """Movable candidates in the order the policy would let them go, and what it says of each."""
-    everything = replace(budget, free_to=1e-9)
+    everything = budget.freeing_to(0)
     by_id = {candidate.id: candidate for candidate in candidates}
     return [
         (by_id[one], f"{policy.name} would drop it: {decision.reason}")

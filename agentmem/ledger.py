@@ -12,7 +12,7 @@ from typing import Any
 
 from agentmem.context import Context
 from agentmem.decision import Action, Decision
-from agentmem.errors import InvalidInput, UndoBlocked
+from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
 from agentmem.segment import Segment
@@ -167,16 +167,15 @@ class Ledger:
             transaction.set_kept_until(ids, kept_until)
             for stored in touched:
                 entry = context[stored.segment.id]
-                self._put_again(replace(stored, kept_until=kept_until), entry.until_turn)
+                kept = replace(stored, kept_until=kept_until)
+                context.put(kept, via=entry.via, until_turn=entry.until_turn)
         else:
             transaction.set_state(ids, "live")
             pinned = decision.action == "pin"
             if pinned:
                 transaction.set_pinned(ids, True)
             for stored in touched:
-                self._put_again(
-                    replace(stored, state="live", pinned=stored.pinned or pinned), until_turn=None
-                )
+                self._put_back(replace(stored, state="live", pinned=stored.pinned or pinned))
         effect["tokens_after"] = context.num_tokens
         decision_id = transaction.add_decision(
             self._session.id,
@@ -190,15 +189,15 @@ class Ledger:
         )
         return self._event(decision_id, decision, tokens_before)
 
-    def _put_again(self, stored: StoredSegment, until_turn: int | None) -> None:
-        """Place a segment, as KV where there is a record of it, unless it is here already."""
+    def _put_back(self, stored: StoredSegment) -> None:
+        """Place a segment to stay, as KV where there is a record of it."""
         segment_id = stored.segment.id
         via: WindowVia = "prompt"
         if segment_id in self._context and self._context[segment_id].via != "text":
             via = self._context[segment_id].via
         elif self._kv is not None and self._kv.has(segment_id):
             via = "kv"
-        self._context.put(stored, via=via, until_turn=until_turn)
+        self._context.put(stored, via=via)
 
     def _check(self, decision: Decision) -> None:
         """Refuse what must not happen.
@@ -267,7 +266,7 @@ class Ledger:
             UndoBlocked: the former window no longer fits.
         """
         row = self._undoable(decision_id)
-        decision, ids = row.decision, row.decision.segment_ids
+        decision, ids = row.decision, self._there(row.decision.segment_ids)
         now = self._context.snapshot()
         if now == row.window_after:
             # It was within the budget when the decision was made.
@@ -288,7 +287,8 @@ class Ledger:
         )
         touched = self._archive.segments(ids)
         with self._archive.write() as transaction:
-            for one, (state, pinned) in row.states_before.items():
+            for one in ids:
+                state, pinned = row.states_before[one]
                 transaction.set_state([one], state)
                 transaction.set_pinned([one], pinned)
             if decision.action == "keep":
@@ -326,16 +326,34 @@ class Ledger:
                 raise InvalidInput(f"Decision {decision_id} belongs to another session.")
             if row.undone_by is not None:
                 raise InvalidInput(f"Decision {decision_id} was undone by {row.undone_by}.")
+            if "undoes" in row.effect:
+                raise InvalidInput(
+                    f"Decision {decision_id} is itself an undo: decide anew instead."
+                )
+            if not self._there(row.decision.segment_ids):
+                raise InvalidInput(f"What decision {decision_id} was about is forgotten.")
             return row
         for row in self._archive.decisions(session_id=self._session.id, limit=1000):
-            if row.undone_by is None and "undoes" not in row.effect:
+            reversible = row.undone_by is None and "undoes" not in row.effect
+            if reversible and self._there(row.decision.segment_ids):
                 return row
         raise InvalidInput("There is no decision to undo.")
+
+    def _there(self, segment_ids: Iterable[int]) -> tuple[int, ...]:
+        """Those of the segments that were not forgotten."""
+        there = []
+        for one in segment_ids:
+            try:
+                self._archive.segment(one)
+            except SegmentNotFound:
+                continue
+            there.append(one)
+        return tuple(there)
 
     def _check_undo(self, after: Iterable[WindowEntry], row: DecisionRow) -> None:
         budget = self._context.budget
         stored = self._archive.segments([entry.segment_id for entry in after])
-        tokens = sum(self._context.count(one.segment) for one in stored)
+        tokens = self._context.fixed_tokens + sum(self._context.count(s.segment) for s in stored)
         over = tokens - budget.max_tokens
         if over > 0:
             raise UndoBlocked(
@@ -353,26 +371,35 @@ class Ledger:
         stored = self._archive.segment(segment_id)
         if stored.segment.kind == "core_block":
             raise InvalidInput(f"Segment {segment_id} is the system prompt: it always stays.")
-        later = self._archive.session_segments(stored.session_id)
-        summaries = [
-            one.segment.id
-            for one in later
-            if one.segment.kind == "summary" and segment_id in one.segment.parents
-        ]
-        gone = {segment_id, *summaries}
+        # A document's stub quotes its parts: it is forgotten as a whole.
+        part = stored.segment.kind == "document_part"
+        gone = self._descendants(stored.segment.parents[0] if part else segment_id)
         kept = [row for row in self._context.snapshot() if row.segment_id not in gone]
         with self._archive.write() as transaction:
             transaction.set_window(self._session.id, kept)
-            for one in sorted(gone):
+            for one in sorted(gone, reverse=True):
                 transaction.forget(one)
         dropped_kv = 0
         if self._kv is not None:
-            for key in tuple(self._kv.usage().states):
-                if isinstance(key, int) and key >= segment_id:
-                    self._kv.forget(key)
-                    dropped_kv += 1
+            later = {k for k in self._kv.usage().states if isinstance(k, int) and k >= min(gone)}
+            for one in later | gone:
+                self._kv.forget(one)
+                self._kv.forget(f"recall:{one}")
+            dropped_kv = len(later)
         self._become(kept)
-        return {"segment": segment_id, "summaries": summaries, "kv_records": dropped_kv}
+        return {
+            "segment": segment_id,
+            "made_of_it": sorted(gone - {segment_id}),
+            "kv_records": dropped_kv,
+        }
+
+    def _descendants(self, segment_id: int) -> set[int]:
+        """A segment and all that was made of it, in any session: parts, summaries."""
+        found, newest = {segment_id}, {segment_id}
+        while newest:
+            newest = set(self._archive.children(newest)) - found
+            found |= newest
+        return found
 
     def _ordered(self, rows: Iterable[WindowEntry]) -> list[WindowEntry]:
         core = {entry.id for entry in self._context if entry.segment.kind == "core_block"}

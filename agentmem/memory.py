@@ -37,7 +37,8 @@ class Hit:
         score: higher is nearer.
         state: where it lives.
         turn: the turn in which it was said.
-        scores: the two scores it is made of, "vector" (cosine) and "words" (share of the best).
+        scores: the two scores it is made of, "vector" (cosine) and "words" (share of the
+            query's words it covers).
     """
 
     segment: Segment
@@ -77,7 +78,7 @@ class Memory:
         self.recall = recall or Recall()
         self.kv = kv
         self.said_tokens = int(session.settings.get("said_tokens", 0))
-        """Tokens of everything said so far: what a dense cache would hold."""
+        """Tokens of all messages and replies so far: what a dense cache would hold."""
         self.finder = Finder(archive, embedder, self.recall)
         self.ledger = Ledger(archive, session, context, kv=kv, summarizer=summarizer)
 
@@ -121,11 +122,11 @@ class Memory:
         return self.archive.segment(segment_id)
 
     def turn_segments(self, turn: int) -> list[StoredSegment]:
-        """What was said in a turn of this session, in order; no document parts, no thoughts."""
+        """What was said in a turn of this session, in order: messages and tool exchanges."""
         return [
             stored
             for stored in self.archive.session_segments(self.session.id)
-            if stored.turn == turn and stored.segment.kind not in ("document_part", "thought")
+            if stored.turn == turn and stored.segment.kind in ("turn", "tool_exchange")
         ]
 
     def state(self, stored: StoredSegment) -> State:

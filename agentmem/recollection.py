@@ -121,8 +121,12 @@ class Recollection:
         before = context.num_tokens
         context.put(stored, via=via, until_turn=until)
         tokens = context.num_tokens - before
+        recalled = [entry for entry in context if entry.recalled and entry.id != segment_id]
         self.make_room(self._over(incoming), keep=(*used, segment_id))
         if self._over(incoming) > 0:
+            # It does not fit whatever makes room for it.
             context.remove([segment_id])
+            for entry in recalled:
+                context.put(entry.stored, via=entry.via, until_turn=entry.until_turn)
             return None
         return RecalledSegment(segment_id, score, state, via, tokens)

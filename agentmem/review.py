@@ -48,7 +48,9 @@ class Review:
             self.recollection.make_room(self.must_free(incoming))
         if not self.due(incoming):
             return
-        verdict = self.controller.review(memory.candidates(vector))
+        verdict = self.controller.review(
+            memory.candidates(vector), fixed_tokens=memory.context.fixed_tokens
+        )
         cost = {
             "calls": verdict.calls,
             "seconds": round(verdict.seconds, 3),
@@ -80,10 +82,10 @@ class Review:
     def _last_resort(self, incoming: int, vector: NDArray[np.float32] | None) -> list[Decision]:
         """Drops until message and reply fit, out of all that is not pinned, core or newest."""
         budget = self.controller.budget
-        fits = (budget.max_tokens - budget.reserve - incoming) / budget.max_tokens
-        within = replace(budget, free_to=min(max(fits, 1e-9), 0.999), warn_at=1.0)
+        fixed = self.memory.context.fixed_tokens
+        fits = max(0, budget.max_tokens - budget.reserve - incoming - fixed)
         candidates = [_kept_no_more(candidate) for candidate in self.memory.candidates(vector)]
-        return self.controller.policy.decide(candidates, within)
+        return self.controller.policy.decide(candidates, budget.freeing_to(fits))
 
 
 def _kept_no_more(candidate: Candidate) -> Candidate:

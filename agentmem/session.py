@@ -25,10 +25,10 @@ from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
 from agentmem.events import Event, Recalled, Reply, Token, TurnKey, Usage
 from agentmem.memory import Memory
-from agentmem.models.base import ChatModel, Completion, Options, Part, complete
+from agentmem.models.base import ChatModel, Completion, FinishReason, Options, Part, complete
 from agentmem.recollection import Recollection
 from agentmem.review import Review
-from agentmem.segment import Message, Segment, Trust
+from agentmem.segment import Message, Segment, ToolCall, Trust
 from agentmem.storage.rows import StoredSegment, TurnRow, WindowEntry
 from agentmem.storage.text import normalize_text
 from agentmem.tools import describe, run
@@ -37,6 +37,7 @@ from agentmem.usage import measure
 MAX_MESSAGE_CHARS = 16 * 2**20
 _TOOL_ROUNDS = 8
 _TOOL_CALLS = 32
+_SHORTEST_RESULT_CHARS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,8 @@ class Session:
             )
             return
         ledger = self.memory.ledger
-        ledger.turn, ledger.turn_key = current.row.number, current.key
+        ledger.turn = max(ledger.turn, current.row.number)
+        ledger.turn_key = current.key
         yield from self._prepare(current)
         try:
             if reply is not None:
@@ -189,14 +191,8 @@ class Session:
         segment = Segment((Message("user", text),), created=time.time())
         parts: tuple[Segment, ...] = ()
         tokens = self.context.count(segment)
-        if tokens > self.budget.message_tokens:
-            document = split_document(
-                segment,
-                stub_tokens=self.budget.stub_tokens,
-                part_tokens=max(16, self.budget.recall_tokens // 2),
-                count=self.context.count,
-            )
-            segment, parts = document.stub, document.parts
+        if tokens > self._longest_message:
+            segment, parts = self._as_document(segment)
         with archive.write() as transaction:
             row = transaction.add_turn(session.id, None if turn is None else str(turn), text)
             segment = transaction.add_segment(session.id, row.number, segment)
@@ -209,10 +205,40 @@ class Session:
         key = row.number if turn is None else turn
         return _Turn(row, key, self.memory.segment(segment.id))
 
+    @property
+    def _longest_message(self) -> int:
+        """Tokens of a message that still fits beside what must always be in the window."""
+        core = sum(e.num_tokens for e in self.context if e.segment.kind == "core_block")
+        fits = self.budget.max_tokens - self.budget.reserve - core - self.context.fixed_tokens
+        return min(self.budget.message_tokens, fits)
+
+    def _as_document(self, segment: Segment) -> tuple[Segment, tuple[Segment, ...]]:
+        """What stands in the window for a long message, and the parts it is stored in."""
+        document = split_document(
+            segment,
+            stub_tokens=min(self.budget.stub_tokens, self._longest_message),
+            part_tokens=max(16, self.budget.recall_tokens // 2),
+            count=self.context.count,
+        )
+        return document.stub, document.parts
+
     def _prepare(self, current: _Turn) -> Iterator[Event]:
         """Recall and review, so that the window is what the model should see."""
+        context = self.context
+        before = context.snapshot()
+        context.remove([current.user.segment.id])
+        try:
+            yield from self._recall_and_review(current)
+        finally:
+            # The message stays in the window whatever happens.
+            context.put(current.user)
+            if context.snapshot() != before:
+                with self.memory.archive.write() as transaction:
+                    transaction.set_window(self.memory.session.id, context.snapshot())
+
+    def _recall_and_review(self, current: _Turn) -> Iterator[Event]:
+        """The window without the newest message: what leaves, and what comes back for it."""
         user, context = current.user, self.context
-        context.remove([user.segment.id])
         self._recollection.leave(current.row.number)
         started = time.monotonic()
         current.vector = self.memory.finder.embed(current.row.text)
@@ -225,7 +251,6 @@ class Session:
         started = time.monotonic()
         back = self._recollection.bring_back(user, current.row.text, current.vector)
         current.seconds["recall"] += time.monotonic() - started
-        context.put(user)
         if back:
             yield Recalled(current.key, current.row.text[:200], back)
 
@@ -255,16 +280,18 @@ class Session:
         """Generate the reply, running tools the model calls; returns the completion."""
         options = self._options()
         calls = 0
-        for _ in range(_TOOL_ROUNDS):
+        for num_round in range(1, _TOOL_ROUNDS + 1):
+            if num_round == _TOOL_ROUNDS or calls >= _TOOL_CALLS:
+                options = replace(options, tools=())
             completion = yield from self._stream(current, options)
             current.spent(completion)
-            if not completion.tool_calls:
-                return completion
+            if not completion.tool_calls or not options.tools:
+                break
             calls += len(completion.tool_calls)
-            self._exchange(current, completion)
-            if calls >= _TOOL_CALLS or self._review.must_free(0) > 0:
+            if not (yield from self._exchange(current, completion)):
                 options = replace(options, tools=())
-        return completion
+                calls = _TOOL_CALLS
+        return replace(completion, tool_calls=(), finish_reason=_ended(completion))
 
     def _stream(self, current: _Turn, options: Options) -> Generator[Event, None, Completion]:
         """One generation: its text streams out as tokens; returns the completion."""
@@ -276,27 +303,34 @@ class Session:
                 return delta.completion
         raise RuntimeError(f"{self.model.name}: `generate` ended without a completion.")
 
-    def _exchange(self, current: _Turn, completion: Completion) -> None:
-        """Run the model's calls; call and results are one segment."""
-        messages = [Message("assistant", completion.text, completion.tool_calls)]
-        limit = 3 * self.budget.message_tokens // max(1, len(completion.tool_calls))
-        for call in completion.tool_calls:
-            result = normalize_text(run(call, self._functions))
-            if len(result) > limit:
-                result = f"{result[:limit]}\n[… cut, {len(result):,} characters in all]"
-            messages.append(Message("tool", result, tool_call_id=call.id))
-        segment = Segment(
-            tuple(messages),
-            kind="tool_exchange",
-            origin="tool",
-            trust=Trust.EXTERNAL,
-            created=time.time(),
+    def _exchange(self, current: _Turn, completion: Completion) -> Generator[Event, None, bool]:
+        """Run the model's calls; call and results are one segment.
+
+        The window is reviewed and results are cut so that it fits; False where it cannot fit.
+        """
+        calls = tuple(
+            replace(call, arguments=normalize_text(call.arguments))
+            for call in completion.tool_calls[:_TOOL_CALLS]
         )
+        results = [normalize_text(run(call, self._functions)) for call in calls]
+        longest = 4 * self.budget.message_tokens
+        while True:
+            segment = _tool_exchange(normalize_text(completion.text), calls, results, longest)
+            tokens = self.context.count(segment)
+            if longest == 4 * self.budget.message_tokens:
+                yield from self._review.run(min(tokens, self._longest_message), current.vector)
+            if self._review.must_free(tokens) <= 0:
+                break
+            if longest < _SHORTEST_RESULT_CHARS:
+                return False
+            longest //= 2
         with self.memory.archive.write() as transaction:
             segment = transaction.add_segment(self.memory.session.id, current.row.number, segment)
             window = [*self.context.snapshot(), WindowEntry(segment.id, segment.id, "prompt", None)]
             transaction.set_window(self.memory.session.id, window)
         self.context.put(self.memory.segment(segment.id))
+        current.pieces.clear()
+        return True
 
     def _commit(self, current: _Turn, completion: Completion) -> Reply:
         """Commit the reply with everything the turn changed, then tell of it."""
@@ -304,8 +338,12 @@ class Session:
         text = normalize_text(completion.text)
         segment = Segment((Message("assistant", text),), origin="assistant", created=time.time())
         window = list(self.context.snapshot())
+        parts: tuple[Segment, ...] = ()
         if text:
-            memory.said_tokens += self.context.count(segment)
+            tokens = self.context.count(segment)
+            memory.said_tokens += tokens
+            if self.context.num_tokens + tokens > self.budget.max_tokens:
+                segment, parts = self._as_document(segment)
         with memory.archive.write() as transaction:
             if completion.thought:
                 # What a model thought explains its reply; it is neither read again nor recalled.
@@ -321,6 +359,9 @@ class Session:
             if text:
                 segment = transaction.add_segment(session.id, current.row.number, segment)
                 window.append(WindowEntry(segment.id, segment.id, "prompt", None))
+                for part in parts:
+                    child = replace(part, parents=(segment.id,))
+                    transaction.add_segment(session.id, current.row.number, child, state="archived")
             transaction.set_window(session.id, window)
             settings = {
                 **session.settings,
@@ -342,6 +383,29 @@ class Session:
         )
         self.model.peak_tokens = 0
         return Reply(current.key, text, completion.finish_reason, self.usage)
+
+
+def _tool_exchange(
+    text: str, calls: Sequence[ToolCall], results: Sequence[str], longest: int
+) -> Segment:
+    """Calls and results as one segment; results are cut to so many characters."""
+    messages = [Message("assistant", text, tuple(calls))]
+    for call, result in zip(calls, results, strict=True):
+        if len(result) > longest:
+            result = f"{result[:longest]}\n[… cut, {len(result):,} characters in all]"
+        messages.append(Message("tool", result, tool_call_id=call.id))
+    return Segment(
+        tuple(messages),
+        kind="tool_exchange",
+        origin="tool",
+        trust=Trust.EXTERNAL,
+        created=time.time(),
+    )
+
+
+def _ended(completion: Completion) -> FinishReason:
+    """Why a reply ended, where its last calls were not run."""
+    return "stop" if completion.finish_reason == "tool_calls" else completion.finish_reason
 
 
 def _checked(text: str) -> str:

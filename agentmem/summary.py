@@ -7,12 +7,16 @@ summary says for which terms to search to find the rest.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
+from agentmem.errors import BudgetExceeded, ModelError
 from agentmem.models.base import ChatModel, Options, Part, complete
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment
+
+logger = logging.getLogger(__name__)
 
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s*|\n+")
 _TERM = re.compile(r"[^\W_][\w'’-]*", re.UNICODE)
@@ -56,10 +60,14 @@ def summarize(
             stop=("\n\n",),
             ephemeral=True,
         )
-        completion = complete(model, [*parts, question], options)
-        text = completion.text.strip()
-        if completion.finish_reason == "length":
-            text = _whole_sentences(text)
+        try:
+            completion = complete(model, [*parts, question], options)
+        except (ModelError, BudgetExceeded) as error:
+            logger.warning("No summary by %s, sentences stand in: %s", model.name, error)
+        else:
+            text = completion.text.strip()
+            if completion.finish_reason == "length":
+                text = _whole_sentences(text)
     originals = "\n".join(segment.text for segment in segments)
     if not text or len(text) >= len(originals):
         text, writer = extract(originals, max_chars=3 * max_tokens), "extract"

@@ -47,9 +47,11 @@ def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> str:
         return f"Error: there is no tool {call.name!r}; there are {', '.join(sorted(functions))}."
     try:
         result = function(**call.parsed())
-    except (TypeError, ValueError, LookupError) as error:
+        if isinstance(result, str):
+            return result
+        return json.dumps(result, ensure_ascii=False, default=str)
+    except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         return f"Error: {error}"
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
 MIN_SUMMARY_TOKENS = 64

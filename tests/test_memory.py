@@ -189,12 +189,38 @@ def test_why_answers_for_every_segment_that_is_not_in_the_window(tmp_path: Path)
 def test_forget_takes_the_text_out_of_every_tier(agent: Agent) -> None:
     agent.memory.summarize(2, 3)
     receipt = agent.memory.forget(2)
-    assert len(receipt["summaries"]) == 1
+    assert len(receipt["made_of_it"]) == 1
     assert all(hit.segment.id != 2 for hit in agent.memory.search("market apples"))
     with pytest.raises(SegmentNotFound):
         agent.memory.segment(2)
     assert "apples" not in agent.window_text()
     agent.chat("Go on.")
+
+
+def test_forgetting_a_document_forgets_all_of_it(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        agent.chat("".join(f"Line {i} holds the secret {i * 7919}.\n" for i in range(200)))
+        receipt = agent.memory.forget(2)
+        assert len(receipt["made_of_it"]) > 5
+        assert all(hit.segment.origin != "user" for hit in agent.memory.search("Line 77 secret"))
+        assert "holds the secret" not in "".join(
+            turn.text for turn in agent.memory.archive.turns(agent.memory.session.id)
+        )
+
+
+def test_undo_passes_over_what_was_forgotten(agent: Agent) -> None:
+    agent.memory.drop(4)
+    agent.memory.drop(2)
+    agent.memory.forget(2)
+    agent.memory.undo()
+    assert 4 in agent.context
+
+
+def test_an_undo_is_not_undone(agent: Agent) -> None:
+    agent.memory.summarize(2, 3, 4)
+    undone = agent.memory.undo()
+    with pytest.raises(InvalidInput, match="itself an undo"):
+        agent.memory.undo(undone.id)
 
 
 def test_states_count_the_kv_tier_in(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_a_caller_that_walks_away_keeps_what_was_said(tmp_path: Path) -> None:
     with make_agent(tmp_path, ScriptedModel(["One two three four five."])) as agent:
         stream = agent.stream("Count")
         assert next(stream) + next(stream) == "One two"
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
         assert agent.context.entries[-1].segment.text == "One two"
         assert agent.chat("Go on").turn == 2
 
@@ -304,6 +304,59 @@ def test_a_thought_is_a_segment_of_its_own_outside_the_window(tmp_path: Path) ->
         (thought,) = [s for s in segments if s.segment.kind == "thought"]
         assert thought.segment.text == "The user greets." and not thought.searchable
         assert thought.segment.id not in agent.context
+
+
+@pytest.mark.parametrize("result", ["!!!" * 4000, "word " * 4000, "汉" * 4000])
+def test_tool_results_of_any_size_fit_the_window(tmp_path: Path, result: str) -> None:
+    def look() -> str:
+        """Look."""
+        return result
+
+    model = ScriptedModel([ToolCalls.of("look"), ToolCalls.of("look"), "Done."])
+    with make_agent(tmp_path, model, tools=[look]) as agent:
+        reply = agent.chat("Look around")
+        assert reply.text == "Done." and reply.usage.peak_tokens <= 400
+
+
+def test_a_tool_that_fails_or_returns_an_object_is_a_result_for_the_model(tmp_path: Path) -> None:
+    import datetime
+
+    def when() -> datetime.date:
+        """When."""
+        return datetime.date(2026, 1, 2)
+
+    def broken() -> str:
+        """Break."""
+        raise OSError("no such device")
+
+    model = ScriptedModel([ToolCalls.of("when"), ToolCalls.of("broken"), "Done."])
+    with make_agent(tmp_path, model, tools=[when, broken], budget=600) as agent:
+        assert agent.chat("Go").text == "Done."
+        results = [m.content for e in agent.context for m in e.segment.messages if m.role == "tool"]
+        assert results == ['"2026-01-02"', "Error: no such device"]
+
+
+def test_a_review_that_is_cut_short_leaves_the_message_in_the_window(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        while agent.context.num_tokens < 265:
+            talk(agent, 1)
+        events = agent.events("This message makes the window too full for it to stay as it is.")
+        while not isinstance(next(events), Decided):
+            pass
+        events.close()  # type: ignore[attr-defined]
+        newest = agent.memory.turn_segments(agent.memory.turn)[0].segment.id
+        assert newest in agent.context
+        kept = [row.segment_id for row in agent.memory.archive.window(agent.memory.session.id)]
+        assert newest in kept
+
+
+def test_a_given_reply_longer_than_the_window_is_stored_whole(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        agent.chat("Tell me all.", reply="It is a long story. " * 400)
+        assert agent.context.num_tokens <= 400
+        segments = agent.memory.archive.session_segments(agent.memory.session.id)
+        parts = [s.segment.text for s in segments if s.segment.kind == "document_part"]
+        assert "".join(parts) == "It is a long story. " * 400
 
 
 def test_a_model_that_calls_tools_for_ever_is_stopped(tmp_path: Path) -> None:
