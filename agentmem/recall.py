@@ -88,7 +88,7 @@ class Recall:
         word = _spread(ids, word_ids, bm25, default=0.0)
         embedded = np.isin(ids, vector_ids)
         weight = words.weight(text)
-        coverage = np.minimum(1.0, word / weight) if weight > 0 else word
+        coverage = np.minimum(1.0, word / weight) if weight > 1e-9 else np.zeros_like(word)
         score = _z(cosine) + float(coverage.max()) ** 2 * _z(word)
         order = np.lexsort((-ids, -score))
         return [

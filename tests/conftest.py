@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# Every run tries the same examples: a run that fails can be run again.
+settings.register_profile("seeded", derandomize=True)
+settings.load_profile("seeded")
 
 # Before anything imports a hub client, a tokenizer or torch: they read these once.
 os.environ["HF_HUB_OFFLINE"] = "1"

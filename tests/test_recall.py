@@ -111,4 +111,4 @@ def test_every_segment_is_ranked_once_best_first(
     ranked = rank(cosines, words, weight)
     assert sorted(scored.segment_id for scored in ranked) == sorted({*cosines, *words})
     assert all(a.score >= b.score for a, b in zip(ranked, ranked[1:], strict=False))
-    assert all(0 <= scored.words <= 1 for scored in ranked if weight > 0)
+    assert all(0 <= scored.words <= 1 for scored in ranked)
