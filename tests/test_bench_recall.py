@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from agentmem.bench.conversation import Conversation, Fact, Question, Turn, load, save
-from agentmem.bench.recall import SYSTEMS, RecallOptions, RecallRow, render, run_recall
+from agentmem.bench.recall import (
+    SYSTEMS,
+    RecallOptions,
+    RecallRow,
+    kv_against_text,
+    prepare,
+    render,
+    run_recall,
+)
+from agentmem.bench.recall_row import pooled
 from agentmem.bench.report import Report, bar_chart, machine, table, versions
 from agentmem.errors import InvalidInput
 
@@ -113,20 +122,71 @@ def test_command_names_what_changes_a_row_and_nothing_else() -> None:
     assert options.command == "agentmem bench recall --budget 2048 --max-new-tokens 8"
 
 
+ROW = RecallRow(
+    system="window", via="off", conversation="0" * 16, turns=300, facts=40, budget=1024,
+    tokens=12_000, questions=2, paraphrases=10, window_share=0.1, in_window=0.125,
+    in_window_paraphrase=None, exact=0.5, exact_paraphrase=None, exact_each=[True, False],
+    peak_prompt_tokens=1001, kv_bytes_end=12_345_678, kv_bytes_dense_end=0,
+    small_talk_recall_share=0.0, seconds_per_turn={"recall": 0.25, "decode": 0.5},
+    seconds_per_question={},
+)  # fmt: skip
+
+
 def test_rows_are_shown_as_a_table() -> None:
-    row = RecallRow(
-        system="window", via="off", conversation="0" * 16, turns=300, facts=40, budget=1024,
-        tokens=12_000, questions=40, paraphrases=10, window_share=0.1, in_window=0.125,
-        in_window_paraphrase=None, exact=0.05, exact_paraphrase=None, peak_prompt_tokens=1001,
-        kv_bytes_end=12_345_678, kv_bytes_dense_end=0, small_talk_recall_share=0.0,
-        seconds_per_turn={"recall": 0.25, "decode": 0.5}, seconds_per_question={},
-    )  # fmt: skip
-    drawn = render([row])
+    drawn = render([ROW])
     cells = {str(column.header): list(column.cells)[0] for column in drawn.columns}
     assert cells["in_window"] == "0.125"
     assert cells["exact_paraphrase"] == "-"
     assert cells["kv_bytes_end"] == "12,345,678"
     assert cells["seconds_a_turn"] == "0.75"
+    assert drawn.caption is None
+
+
+def test_conversations_are_pooled_system_by_system() -> None:
+    second = replace(
+        ROW, conversation="1" * 16, exact=1.0, exact_each=[True, True], in_window_paraphrase=0.5,
+        peak_prompt_tokens=1003, kv_bytes_end=1, seconds_per_turn={"recall": 0.75, "decode": 0.5},
+    )  # fmt: skip
+    alone = replace(ROW, system="oracle")
+    window, oracle = pooled([ROW, alone, second])
+    assert oracle is alone
+    assert (window.exact, window.questions, window.peak_prompt_tokens) == (0.75, 4, 1003)
+    assert window.exact_each == [True, False, True, True]
+    assert window.in_window_paraphrase == 0.5
+    assert window.seconds_per_turn == {"recall": 0.5, "decode": 0.5}
+
+
+def test_kv_is_compared_with_text_question_by_question() -> None:
+    kv = replace(ROW, system="agentmem", via="kv", exact_each=[True, True, False, True])
+    text = replace(ROW, system="agentmem", via="text", exact_each=[True, False, False, True])
+    assert kv_against_text([kv]) is None
+    difference = kv_against_text([ROW, text, kv])
+    assert difference is not None
+    assert difference.mean == 0.25
+    assert "via kv less via text: +25.0 points" in str(render([kv, text]).caption)
+
+
+def test_several_conversations_cannot_come_from_one_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="holds one conversation"):
+        RecallOptions(script=tmp_path / "c.jsonl", conversations=2)
+    with pytest.raises(InvalidInput, match="`conversations` must be positive: got 0"):
+        RecallOptions(conversations=0)
+
+
+def test_conversations_are_those_of_the_seeds_that_follow() -> None:
+    options = replace(QUICK, seed=3, conversations=2, tokens=7000)
+    _, second = prepare(options, len)
+    assert prepare(replace(options, seed=4, conversations=1), len) == [second]
+
+
+@pytest.mark.usefixtures("embedded_models")
+def test_conversations_are_played_one_after_the_other_and_kept(tmp_path: Path) -> None:
+    options = replace(QUICK, systems=("window",), conversations=2, out=tmp_path / "r.json")
+    first, second = run_recall(options)
+    assert first.conversation != second.conversation
+    said: list[str] = []
+    assert len(run_recall(options, progress=said.append)) == 2
+    assert said == [f"conversation {n} of 2, window: measured before" for n in (1, 2)]
 
 
 def test_report_is_taken_up_only_by_the_same_command_and_versions(tmp_path: Path) -> None:

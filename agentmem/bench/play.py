@@ -81,6 +81,7 @@ class Play:
             in_window_paraphrase=fmean(a.in_window for a in hard) if hard else None,
             exact=fmean(answer.exact for answer in answers),
             exact_paraphrase=fmean(a.exact for a in hard) if hard else None,
+            exact_each=[answer.exact for answer in answers],
             peak_prompt_tokens=max(max(u.prompt_tokens, u.peak_tokens) for u in self.usages),
             kv_bytes_end=self.usages[-1].kv_bytes,
             kv_bytes_dense_end=self.usages[-1].kv_bytes_dense,

@@ -18,21 +18,31 @@ import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentmem.bench.conversation import Conversation, digest, load, save
 from agentmem.bench.generator import generate
+from agentmem.bench.paired import Difference, paired_difference
 from agentmem.bench.play import Play
-from agentmem.bench.recall_row import SYSTEMS, RecallOptions, RecallRow
+from agentmem.bench.recall_row import SYSTEMS, RecallOptions, RecallRow, pooled
 from agentmem.bench.report import Report, bar_chart, table
 from agentmem.bench.scoring import check_difficulty
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["SYSTEMS", "RecallOptions", "RecallRow", "draw", "prepare", "render", "run_recall"]
+__all__ = [
+    "SYSTEMS",
+    "RecallOptions",
+    "RecallRow",
+    "draw",
+    "kv_against_text",
+    "prepare",
+    "render",
+    "run_recall",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -58,64 +68,120 @@ def run_recall(
     report = Report("recall", options.command, options.out)
     report.resume()
     with _token_counter(options) as (count_tokens, context_tokens):
-        conversation = prepare(options, count_tokens)
-        share = check_difficulty(conversation, options.budget, count_tokens)
-        tokens = sum(count_tokens(t.user) + count_tokens(t.reply or "") for t in conversation.turns)
-        asked = sum(count_tokens(question.text) for question in conversation.questions)
+        played = [
+            _Conversation.of(conversation, options.budget, count_tokens)
+            for conversation in prepare(options, count_tokens)
+        ]
     if options.write_script is not None:
-        save(conversation, options.write_script)
+        save(played[0].conversation, options.write_script)
     # A script may have changed under its name; rows of another conversation do not compare.
-    report.rows = [row for row in report.rows if row["conversation"] == digest(conversation)]
-    done = {(row["system"], row["via"]): row for row in report.rows}
+    digests = {one.digest for one in played}
+    report.rows = [row for row in report.rows if row["conversation"] in digests]
+    done = {(row["conversation"], row["system"], row["via"]): row for row in report.rows}
     rows: list[RecallRow] = []
-    for name in options.wanted:
-        system, _, via = name.partition(":")
-        row = done.get((system, via or "off"))
-        if row is None:
-            play = Play(conversation, options, system, via or "off", tell, context_tokens)
-            measured = play.run(tokens=tokens, asked=asked, window_share=share)
+    for number, one in enumerate(played, start=1):
+        where = f"conversation {number} of {len(played)}, " if len(played) > 1 else ""
+
+        def tell_where(text: str, where: str = where) -> None:
+            tell(where + text)
+
+        for name in options.wanted:
+            system, _, via = name.partition(":")
+            row = done.get((one.digest, system, via or "off"))
+            if row is not None:
+                tell_where(f"{name}: measured before")
+                rows.append(RecallRow(**row))
+                continue
+            play = Play(
+                one.conversation, options, system, via or "off", tell_where, context_tokens
+            )  # fmt: skip
+            measured = play.run(tokens=one.tokens, asked=one.asked, window_share=one.window_share)
             report.add(asdict(measured))
             rows.append(measured)
-        else:
-            tell(f"{name}: measured before")
-            rows.append(RecallRow(**row))
     if options.out is not None and not draw(rows, options.out.with_suffix(".png")):
         tell("no picture: matplotlib is not installed (pip install '.[bench]')")
     return rows
 
 
-def prepare(options: RecallOptions, count_tokens: Callable[[str], int]) -> Conversation:
-    """The script's conversation, or a generated one."""
+def prepare(options: RecallOptions, count_tokens: Callable[[str], int]) -> list[Conversation]:
+    """The script's conversation, or generated ones."""
     if options.script is not None:
-        return load(options.script)
-    return generate(
-        options.seed,
-        count_tokens=count_tokens,
-        turns=options.turns,
-        facts=options.facts,
-        tokens=options.tokens,
-    )
+        return [load(options.script)]
+    return [
+        generate(
+            seed,
+            count_tokens=count_tokens,
+            turns=options.turns,
+            facts=options.facts,
+            tokens=options.tokens,
+        )
+        for seed in range(options.seed, options.seed + options.conversations)
+    ]
+
+
+def kv_against_text(rows: list[RecallRow]) -> Difference | None:
+    """How exact answers differ between agentmem's two ways; None where one was not played."""
+    right = {row.via: row.exact_each for row in pooled(rows) if row.system == "agentmem"}
+    if len(right) != 2:
+        return None
+    return paired_difference(right["kv"], right["text"])
 
 
 def render(rows: list[RecallRow]) -> Table:
-    """The rows as a table for a terminal."""
-    shown = [
+    """The rows as a table for a terminal, one a system."""
+    drawn = table("recall", _shown(rows), COLUMNS)
+    difference = kv_against_text(rows)
+    if difference is not None:
+        drawn.caption = (
+            f"exact answers, via kv less via text: {100 * difference.mean:+.1f} points "
+            f"(95 % {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, "
+            f"{difference.pairs} questions)"
+        )
+    return drawn
+
+
+def _shown(rows: list[RecallRow]) -> list[dict[str, object]]:
+    return [
         {
             **asdict(row),
             "seconds_a_turn": sum(row.seconds_per_turn.values()),
             "seconds_a_question": sum(row.seconds_per_question.values()),
         }
-        for row in rows
+        for row in pooled(rows)
     ]
-    return table("recall", shown, COLUMNS)
 
 
 def draw(rows: list[RecallRow], path: Path) -> bool:
     """Shares of answers in the window and in the reply, by system; False without matplotlib."""
+    rows = pooled(rows)
     labels = [row.system if row.via == "off" else f"{row.system}\n{row.via}" for row in rows]
     series = {"in_window": [r.in_window for r in rows], "exact": [r.exact for r in rows]}
     title = f"{rows[0].questions} questions after {rows[0].turns} turns, {rows[0].tokens:,} tokens"
     return bar_chart(path, title, labels, series)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """A conversation and what it takes: tokens of its turns and of its questions."""
+
+    conversation: Conversation
+    digest: str
+    tokens: int
+    asked: int
+    window_share: float
+
+    @classmethod
+    def of(
+        cls, conversation: Conversation, budget: int, count_tokens: Callable[[str], int]
+    ) -> _Conversation:
+        """Count it, and refuse it where it is too easy."""
+        return cls(
+            conversation,
+            digest(conversation),
+            sum(count_tokens(t.user) + count_tokens(t.reply or "") for t in conversation.turns),
+            sum(count_tokens(question.text) for question in conversation.questions),
+            check_difficulty(conversation, budget, count_tokens),
+        )
 
 
 @contextmanager

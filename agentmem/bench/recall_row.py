@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from agentmem.errors import InvalidInput
@@ -20,6 +22,7 @@ class RecallOptions:
         model: as `Agent` takes it.
         budget: tokens of the window.
         turns, facts, tokens, seed: of the generated conversation.
+        conversations: how many are generated, with seeds from `seed` on.
         script: a conversation file to play in place of a generated one.
         systems: which systems; "agentmem" stands for both of its ways.
         controller, policy: of agentmem.
@@ -36,6 +39,7 @@ class RecallOptions:
     facts: int = 40
     tokens: int | None = None
     seed: int = 0
+    conversations: int = 1
     script: Path | None = None
     systems: tuple[str, ...] = SYSTEMS
     controller: str = "llm"
@@ -58,6 +62,14 @@ class RecallOptions:
                 raise InvalidInput(f"No system {system!r}: use some of {', '.join(sorted(known))}.")
         if not self.systems:
             raise InvalidInput(f"Name at least one system of {', '.join(SYSTEMS)}.")
+        if self.conversations < 1:
+            raise InvalidInput(f"`conversations` must be positive: got {self.conversations}.")
+        one_file = self.script or self.write_script
+        if one_file is not None and self.conversations > 1:
+            raise InvalidInput(
+                f"{one_file} holds one conversation: leave `conversations` out "
+                f"(got {self.conversations})."
+            )
 
     @property
     def wanted(self) -> list[str]:
@@ -67,7 +79,7 @@ class RecallOptions:
     @property
     def command(self) -> str:
         """The command that gives the same rows; it leaves out which of them are wanted."""
-        skipped = {"systems", "out", "write_script"}
+        skipped = {"systems", "conversations", "out", "write_script"}
         words = ["agentmem", "bench", "recall"]
         for option in fields(self):
             value = getattr(self, option.name)
@@ -88,6 +100,7 @@ class RecallRow:
         window_share: share of answers in the last `budget` tokens: what no memory at all gives.
         in_window: share of questions whose answer the model could see.
         exact: share of questions whose answer is in the reply.
+        exact_each: the same, question by question.
         peak_prompt_tokens: most tokens any forward attended to.
         kv_bytes_end: KV of the window after the last question.
         kv_bytes_dense_end: what a dense cache of everything said would hold then.
@@ -110,9 +123,53 @@ class RecallRow:
     in_window_paraphrase: float | None
     exact: float
     exact_paraphrase: float | None
+    exact_each: list[bool]
     peak_prompt_tokens: int
     kv_bytes_end: int
     kv_bytes_dense_end: int
     small_talk_recall_share: float
     seconds_per_turn: dict[str, float]
     seconds_per_question: dict[str, float]
+
+
+def pooled(rows: Sequence[RecallRow]) -> list[RecallRow]:
+    """One row a system over all its conversations: means, but for the peak."""
+    systems: dict[tuple[str, str], list[RecallRow]] = {}
+    for row in rows:
+        systems.setdefault((row.system, row.via), []).append(row)
+    return [same[0] if len(same) == 1 else _pool(same) for same in systems.values()]
+
+
+def _pool(rows: Sequence[RecallRow]) -> RecallRow:
+    def mean(name: str) -> float:
+        return fmean(getattr(row, name) for row in rows)
+
+    def mean_known(name: str) -> float | None:
+        known = [getattr(row, name) for row in rows if getattr(row, name) is not None]
+        return fmean(known) if known else None
+
+    def stages(name: str) -> dict[str, float]:
+        return {
+            stage: fmean(getattr(row, name)[stage] for row in rows)
+            for stage in getattr(rows[0], name)
+        }
+
+    return replace(
+        rows[0],
+        conversation=" ".join(row.conversation for row in rows),
+        tokens=round(mean("tokens")),
+        questions=sum(row.questions for row in rows),
+        paraphrases=sum(row.paraphrases for row in rows),
+        window_share=mean("window_share"),
+        in_window=mean("in_window"),
+        in_window_paraphrase=mean_known("in_window_paraphrase"),
+        exact=mean("exact"),
+        exact_paraphrase=mean_known("exact_paraphrase"),
+        exact_each=[right for row in rows for right in row.exact_each],
+        peak_prompt_tokens=max(row.peak_prompt_tokens for row in rows),
+        kv_bytes_end=round(mean("kv_bytes_end")),
+        kv_bytes_dense_end=round(mean("kv_bytes_dense_end")),
+        small_talk_recall_share=mean("small_talk_recall_share"),
+        seconds_per_turn=stages("seconds_per_turn"),
+        seconds_per_question=stages("seconds_per_question"),
+    )

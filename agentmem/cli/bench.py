@@ -44,6 +44,9 @@ def recall(
     ] = None,
     facts: Annotated[int | None, typer.Option("--facts", min=1, help="Stated in it.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
+    conversations: Annotated[
+        int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
+    ] = None,
     model: options.Model = None,
     budget: options.BudgetTokens = None,
     controller: options.Controller = None,
