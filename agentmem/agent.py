@@ -144,6 +144,7 @@ class Agent:
                 summarizer=self._summarizer(limits),
             )
             open_window(memory, system_prompt)
+            self._recollection = Recollection(memory, recall)
             self.session = Session(
                 memory,
                 self.model,
@@ -153,7 +154,7 @@ class Agent:
                     model=self.model if controller == "llm" else None,
                 ),
                 generation=generation,
-                recollection=Recollection(memory, recall),
+                recollection=self._recollection,
                 tools=tools,
             )
             self.started = SessionStarted(
@@ -266,6 +267,16 @@ class Agent:
     def turn_segments(self, turn: int) -> list[int]:
         """Ids of what was said in a turn."""
         return [stored.segment.id for stored in self.memory.turn_segments(turn)]
+
+    @property
+    def recall(self) -> RecallMode:
+        """How segments come back; what is set here holds from the next turn on."""
+        return self._recollection.mode
+
+    @recall.setter
+    def recall(self, mode: RecallMode) -> None:
+        _one_of("recall", mode, ("kv", "text", "off"))
+        self._recollection.mode = mode
 
     @property
     def recalled_tokens(self) -> int:

@@ -23,7 +23,7 @@ RecallMode = Literal["kv", "text", "off"]
 _MOST_LOOKED_AT = 32
 
 
-@dataclass(frozen=True)
+@dataclass
 class Recollection:
     """Fills the recall share of the window for one message.
 

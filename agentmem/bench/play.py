@@ -1,4 +1,8 @@
-"""One system playing a conversation turn by turn, then answering its questions."""
+"""One system playing a conversation turn by turn, then answering its questions.
+
+agentmem answers each question as often as there are ways to recall, from the same window, so that
+the ways differ in nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agentmem.bench.conversation import Conversation, Question, digest
 from agentmem.bench.recall_row import RecallOptions, RecallRow
@@ -26,7 +30,8 @@ class Play:
     Args:
         conversation: what is played, then asked.
         options: budget, model and the like.
-        system, via: which system, and how segments come back.
+        system: which one.
+        vias: the ways segments come back, ("off",) where they do not; turns recall by the first.
         tell: told in a few words how far it is.
         context_tokens: the model's own window, as far as which `dense` goes; 0 where unknown.
     """
@@ -34,44 +39,51 @@ class Play:
     conversation: Conversation
     options: RecallOptions
     system: str
-    via: str
+    vias: tuple[str, ...]
     tell: Callable[[str], None]
     context_tokens: int = 0
     usages: list[Usage] = field(default_factory=list)
     recalled_tokens: list[int] = field(default_factory=list)
+    answers: dict[str, list[_Answer]] = field(default_factory=dict)
 
-    def run(self, *, tokens: int, asked: int, window_share: float) -> RecallRow:
-        """Play every turn, ask every question, measure.
+    def run(self, *, tokens: int, asked: int, window_share: float) -> list[RecallRow]:
+        """Play every turn, ask every question, measure: a row for each way.
 
         Args:
             tokens: of all turns, headers included.
             asked: of all questions.
-            window_share: goes into the row.
+            window_share: goes into the rows.
         """
-        conversation, name = self.conversation, f"{self.system}:{self.via}"
-        num_turns = len(conversation.turns)
+        turns, questions = self.conversation.turns, self.conversation.questions
+        name = ":".join((self.system, *self.vias))
         with (
             tempfile.TemporaryDirectory(prefix="agentmem-bench-") as folder,
-            self._agent(Path(folder) / "store.db", tokens + asked) as agent,
+            self._agent(Path(folder) / "store.db", tokens + asked * len(self.vias)) as agent,
         ):
-            for n, turn in enumerate(conversation.turns, start=1):
+            for n, turn in enumerate(turns, start=1):
                 self.usages.append(agent.chat(turn.user, reply=turn.reply).usage)
                 if turn.kind == "small_talk":
                     self.recalled_tokens.append(agent.recalled_tokens)
-                if n % 25 == 0 or n == num_turns:
-                    self.tell(f"{name}: turn {n} of {num_turns}")
-            answers = []
-            for n, question in enumerate(conversation.questions, start=1):
-                answers.append(self._ask(agent, question))
-                if n % 10 == 0 or n == len(conversation.questions):
-                    self.tell(f"{name}: question {n} of {len(conversation.questions)}")
+                if n % 25 == 0 or n == len(turns):
+                    self.tell(f"{name}: turn {n} of {len(turns)}")
+            for n, question in enumerate(questions, start=1):
+                # Whoever asks first may push something out of the window.
+                for via in self.vias if n % 2 else reversed(self.vias):
+                    self.answers.setdefault(via, []).append(self._ask(agent, question, via))
+                if n % 10 == 0 or n == len(questions):
+                    self.tell(f"{name}: question {n} of {len(questions)}")
+        return [self._row(via, tokens, window_share) for via in self.vias]
+
+    def _row(self, via: str, tokens: int, window_share: float) -> RecallRow:
+        answers = self.answers[via]
+        usages = [answer.usage for answer in answers]
         hard = [answer for answer in answers if answer.paraphrase]
         return RecallRow(
             system=self.system,
-            via=self.via,
-            conversation=digest(conversation),
-            turns=num_turns,
-            facts=len(conversation.questions),
+            via=via,
+            conversation=digest(self.conversation),
+            turns=len(self.conversation.turns),
+            facts=len(self.conversation.questions),
             budget=self.options.budget,
             tokens=tokens,
             questions=len(answers),
@@ -82,32 +94,35 @@ class Play:
             exact=fmean(answer.exact for answer in answers),
             exact_paraphrase=fmean(a.exact for a in hard) if hard else None,
             exact_each=[answer.exact for answer in answers],
-            peak_prompt_tokens=max(max(u.prompt_tokens, u.peak_tokens) for u in self.usages),
-            kv_bytes_end=self.usages[-1].kv_bytes,
-            kv_bytes_dense_end=self.usages[-1].kv_bytes_dense,
+            peak_prompt_tokens=max(
+                max(usage.prompt_tokens, usage.peak_tokens) for usage in (*self.usages, *usages)
+            ),
+            kv_bytes_end=usages[-1].kv_bytes,
+            kv_bytes_dense_end=usages[-1].kv_bytes_dense,
             small_talk_recall_share=fmean(self.recalled_tokens or [0]) / self.options.budget,
-            seconds_per_turn=_mean_seconds(self.usages[:num_turns]),
-            seconds_per_question=_mean_seconds(self.usages[num_turns:]),
+            seconds_per_turn=_mean_seconds(self.usages),
+            seconds_per_question=_mean_seconds(usages),
         )
 
-    def _ask(self, agent: Agent, question: Question) -> _Answer:
+    def _ask(self, agent: Agent, question: Question, via: str) -> _Answer:
         """Ask one question, and take it out again: a wrong answer would be copied by the next."""
+        agent.recall = cast("Literal['kv', 'text', 'off']", via)
         if self.system == "oracle":
             self._place_by_hand(agent, question)
         reply = agent.chat(question.text)
-        self.usages.append(reply.usage)
         answer = _Answer(
             in_window=exact(question.answer, agent.window_text()),
             exact=exact(question.answer, reply.text),
             paraphrase=question.paraphrase,
+            usage=reply.usage,
         )
         asked = agent.turn_segments(agent.memory.turn)
         agent.memory.drop(*(one for one in asked if one in agent.context))
+        agent.context.remove([entry.id for entry in agent.context if entry.recalled])
         return answer
 
     def _place_by_hand(self, agent: Agent, question: Question) -> None:
         """Put the turn that states the fact, and nothing else, where recall would put it."""
-        agent.context.remove([entry.id for entry in agent.context if entry.recalled])
         for one in agent.turn_segments(self.conversation.fact(question.fact).turn):
             stored = agent.memory.segment(one)
             agent.context.put(stored, via="kv", until_turn=agent.memory.turn + 1)
@@ -130,7 +145,7 @@ class Play:
                 "controller": options.controller,
                 "kv": options.kv,
                 "policy": options.policy,
-                "recall": self.via,
+                "recall": self.vias[0],
             }
         else:
             budget = Budget(options.budget)
@@ -150,6 +165,7 @@ class _Answer:
     in_window: bool
     exact: bool
     paraphrase: bool
+    usage: Usage
 
 
 def _mean_seconds(usages: list[Usage]) -> dict[str, float]:

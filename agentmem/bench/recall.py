@@ -9,7 +9,8 @@ Every system plays the same conversation under the same budget, then answers the
 
 Given replies are stored as the model's, so that all systems have said the same. A question counts
 as `in_window` if the answer stands in the decoded tokens the model saw, as `exact` if it stands in
-the reply. Questions are turns too: each sees what the ones before left in the window.
+the reply. agentmem plays once and is asked every question both ways, from the same window; what a
+question brought in is taken out again before the next.
 """
 
 from __future__ import annotations
@@ -85,19 +86,25 @@ def run_recall(
         def tell_where(text: str, where: str = where) -> None:
             tell(where + text)
 
+        missing: dict[str, list[str]] = {}
         for name in options.wanted:
             system, _, via = name.partition(":")
-            row = done.get((one.digest, system, via or "off"))
-            if row is not None:
+            if (one.digest, system, via or "off") in done:
                 tell_where(f"{name}: measured before")
-                rows.append(RecallRow(**row))
-                continue
+            else:
+                missing.setdefault(system, []).append(via or "off")
+        for system, vias in missing.items():
             play = Play(
-                one.conversation, options, system, via or "off", tell_where, context_tokens
+                one.conversation, options, system, tuple(vias), tell_where, context_tokens
             )  # fmt: skip
-            measured = play.run(tokens=one.tokens, asked=one.asked, window_share=one.window_share)
-            report.add(asdict(measured))
-            rows.append(measured)
+            for measured in play.run(
+                tokens=one.tokens, asked=one.asked, window_share=one.window_share
+            ):
+                report.add(asdict(measured))
+                done[one.digest, system, measured.via] = asdict(measured)
+        for name in options.wanted:
+            system, _, via = name.partition(":")
+            rows.append(RecallRow(**done[one.digest, system, via or "off"]))
     if options.out is not None and not draw(rows, options.out.with_suffix(".png")):
         tell("no picture: matplotlib is not installed (pip install '.[bench]')")
     return rows
