@@ -105,6 +105,18 @@ def test_recall_can_be_switched_off(tmp_path: Path) -> None:
         assert not [event for event in events if isinstance(event, Recalled)]
 
 
+def test_how_segments_come_back_can_change_between_turns(tmp_path: Path) -> None:
+    with make_agent(tmp_path, recall="off") as agent:
+        agent.chat("My locker code is 58291.")
+        talk(agent, 40)
+        agent.recall = "text"
+        events = list(agent.events("What is my locker code?"))
+        assert [event for event in events if isinstance(event, Recalled)]
+        with pytest.raises(InvalidInput, match="must be one of kv, text, off: got 'cache'"):
+            agent.recall = "cache"  # type: ignore[assignment]
+        assert agent.recall == "text"
+
+
 def test_a_turn_sent_again_returns_the_stored_reply(tmp_path: Path) -> None:
     model = ScriptedModel(["first", "second"])
     with make_agent(tmp_path, model) as agent:
