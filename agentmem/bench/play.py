@@ -105,7 +105,7 @@ class Play:
         )
 
     def _ask(self, agent: Agent, question: Question, via: str) -> _Answer:
-        """Ask one question, and take it out again: a wrong answer would be copied by the next."""
+        """Ask one question as if none had been asked before: a wrong answer would be copied."""
         agent.recall = cast("Literal['kv', 'text', 'off']", via)
         if self.system == "oracle":
             self._place_by_hand(agent, question)
@@ -116,8 +116,8 @@ class Play:
             paraphrase=question.paraphrase,
             usage=reply.usage,
         )
-        asked = agent.turn_segments(agent.memory.turn)
-        agent.memory.drop(*(one for one in asked if one in agent.context))
+        for one in reversed(agent.turn_segments(agent.memory.turn)):
+            agent.memory.forget(one)
         agent.context.remove([entry.id for entry in agent.context if entry.recalled])
         return answer
 

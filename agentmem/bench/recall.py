@@ -9,8 +9,8 @@ Every system plays the same conversation under the same budget, then answers the
 
 Given replies are stored as the model's, so that all systems have said the same. A question counts
 as `in_window` if the answer stands in the decoded tokens the model saw, as `exact` if it stands in
-the reply. agentmem plays once and is asked every question both ways, from the same window; what a
-question brought in is taken out again before the next.
+the reply. agentmem plays once and is asked every question both ways, from the same window. Before
+the next question the last one is forgotten, and what it brought back leaves.
 """
 
 from __future__ import annotations
