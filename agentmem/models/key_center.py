@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs, unit_rotations
 from agentmem.models.rope_probe import LayerGeometry
-from agentmem.storage.kv_format import PAGE_TOKENS
 
 _NUM_TOKENS = 68
 _NUM_SKIPPED = 4
@@ -44,8 +44,8 @@ def key_centers(
     """Read tokens from all over the vocabulary and average their keys.
 
     Returns:
-        For each layer the center as it stands at each offset of a page, block-local and in pair
-        order: (num_kv_heads, PAGE_TOKENS, head_dim), float32. None where it is small.
+        For each layer the center as it stands at each offset of a stretch, in pair order:
+        (STRETCH_TOKENS, num_kv_heads, head_dim), float32. None where it is small.
     """
     config: Any = model.config
     vocabulary = int(config.get_text_config(decoder=True).vocab_size)
@@ -67,8 +67,8 @@ def key_centers(
         center = keys.mean(1)
         spread = (keys - center[:, None]).square().mean().sqrt()
         worth = float(center.abs().max()) > _WORTH_CENTERING * float(spread)
-        offsets = torch.arange(PAGE_TOKENS, device=device)
+        offsets = torch.arange(STRETCH_TOKENS, device=device)
         turns = unit_rotations(offsets, layer.frequencies)
-        turned = as_channels(ordered_pairs(center)[:, None, :] * turns)
+        turned = as_channels(ordered_pairs(center) * turns[:, None])
         centers.append(turned if worth else None)
     return centers

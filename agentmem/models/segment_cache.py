@@ -1,9 +1,9 @@
 """A transformers cache whose contents are addressed by segment.
 
 Forwards append to an open tail; `seal` closes the tail as a segment. Segments can then be dropped,
-parked, brought back, moved and packed without a forward: keys are stored rotated by their offset
-inside a page alone, so a segment's place is one integer. Attention masks by position, so a segment
-can also be written in the middle.
+parked, brought back, moved and packed without a forward: keys are stored rotated by their offset in
+their stretch of four pages alone, so a segment's place is one integer. Attention masks by position,
+so a segment can also be written in the middle.
 
 For one conversation on one thread: a batch of one, no beam search. Knows nothing of texts.
 """
@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from agentmem.errors import InvalidInput, SegmentNotFound
+from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
 from agentmem.storage.kv_dense import DenseFormat
-from agentmem.storage.kv_format import PAGE_TOKENS, Format, Pages
+from agentmem.storage.kv_format import Format, num_pages_for, phases_of
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_q8 import Q8Format
 from agentmem.storage.kv_record import KVRecord, hash_tokens
@@ -62,17 +64,15 @@ class SegmentCache(TailCache):
         super().__init__(attached, evidence_turns)
         self.format = format
         self.parking = Parking() if parking is None else parking
-        formats: dict[str, Format] = {"dense": DenseFormat(attached.dtype), "q8": Q8Format()}
+        formats: dict[str, Format] = {
+            "dense": DenseFormat(attached.dtype),
+            "q8": Q8Format(attached.centers),
+        }
         if format not in formats:
             raise InvalidInput(f"`format` must be one of {', '.join(formats)}: got {format!r}.")
         with plain_tensors():
             self._arenas: dict[str, PageArena] = {
-                name: PageArena(
-                    formats[name],
-                    attached.shapes,
-                    self._device,
-                    None if name == "dense" else attached.centers,
-                )
+                name: PageArena(formats[name], attached.shapes, self._device)
                 for name in dict.fromkeys(("dense", format))
             }
         self._view: WindowView | None = None
@@ -168,14 +168,13 @@ class SegmentCache(TailCache):
         start, begin = self._tail_start, self._tail_begin
         arena = self._arenas["dense"]
         with plain_tensors():
-            page_starts = (
-                start + torch.arange(count, device=self._device) // PAGE_TOKENS * PAGE_TOKENS
-            )
+            offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
             rotations = [
-                unit_rotations(page_starts, frequencies, inverse=True)
+                unit_rotations(start + offsets, frequencies, inverse=True)
                 for frequencies in self.attached.frequencies
             ]
-            encoded: list[Pages] = []
+            phases = phases_of(num_pages_for(count), self._device)
+            encoded: list[Tensor] = []
             for layer in self.layers:
                 keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
                 if not math.isfinite(float(keys.sum() + values.sum())):
@@ -183,7 +182,7 @@ class SegmentCache(TailCache):
                         f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
                         "discard the tail."
                     )
-                encoded.append(arena.encode(layer.index, keys, values))
+                encoded.append(arena.codecs[layer.index].encode(keys, values, phases))
             block = arena.store(count, encoded)
         context = tuple(
             hash_tokens(self._residents[other].token_ids)
@@ -323,9 +322,12 @@ class SegmentCache(TailCache):
             return False
         self._collect()
         with plain_tensors():
+            phases = phases_of(num_pages_for(resident.num_tokens), self._device)
             encoded = [
-                packed.encode(index, *dense.decode(index, pages))
-                for index, pages in enumerate(dense.load(resident.block))
+                packing.encode(*unpacking.decode(pages, phases), phases)
+                for packing, unpacking, pages in zip(
+                    packed.codecs, dense.codecs, dense.load(resident.block), strict=True
+                )
             ]
             resident.block = packed.store(resident.num_tokens, encoded)
         self._view = None
@@ -372,7 +374,7 @@ class SegmentCache(TailCache):
 
     def _load(self, record: KVRecord) -> Block:
         arena = self._arenas.get(record.format, self._arenas["dense"])
-        record.check(self.attached.fingerprint, arena.format, arena.shapes)
+        record.check(self.attached.fingerprint, arena)
         with plain_tensors():
             return arena.store(record.num_tokens, record.layers)
 
