@@ -219,6 +219,7 @@ class KVDisk:
     def _write(self, file: RecordFile, path: Path) -> bool:
         """Write a file; a disk that is full or fails only costs the record."""
         try:
+            self.folder.create()  # each time: another session may have had to make room
             file.write(path)
         except StoreError as error:
             self.num_failed += 1

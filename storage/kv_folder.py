@@ -55,6 +55,17 @@ class KVFolder:
         """Bytes of all files here."""
         return sum(_size(self.path / name) for name in _names(self.path))
 
+    def create(self) -> None:
+        """Make the folder where it is missing.
+
+        Raises:
+            StoreError: it cannot be made.
+        """
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
     def delete(self, name: str) -> bool:
         """Delete a file; False where there is none, or it cannot be deleted."""
         return _unlink(self.path / name)
@@ -77,14 +88,11 @@ class KVFolder:
         Raises:
             StoreError: it cannot be written.
         """
+        self.create()
         try:
-            make_folder(self.path)
             write_manifest(self.path / _MANIFEST, manifest)
         except OSError as error:
-            raise StoreError(
-                f"The KV folder {self.path} cannot be written: {error.strerror or error}. The "
-                "conversation will go on from its text; free space, or make the folder writable."
-            ) from error
+            raise _cannot_write(self.path, error) from error
 
     def take(self) -> Manifest | None:
         """What the last clean close said, once: from here on the files are in use.
@@ -164,6 +172,13 @@ def forget(user: Path, first: int) -> int:
         elif (kept := manifest.before(first)) != manifest:
             KVFolder(folder, manifest.owner).write(kept)
     return removed
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"The KV folder {path} cannot be written: {error.strerror or error}. Conversations go on "
+        "from their text; free space, or make the folder writable."
+    )
 
 
 def _hash(text: str) -> str:

@@ -45,7 +45,7 @@ class Parking:
         return self._ram.max_bytes
 
     def __len__(self) -> int:
-        return len(tuple(self))
+        return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Hashable]:
         with self._lock:
