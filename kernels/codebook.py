@@ -25,6 +25,7 @@ def uniform_levels(width: int) -> tuple[int, ...]:
 
 
 UNIFORM_WIDTHS = range(5, MAX_WIDTH + 1)
+FREE_WIDTHS = range(1, 5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +43,15 @@ class Codebook:
     def __post_init__(self) -> None:
         for width, levels in self.levels.items():
             ascending = all(low < high for low, high in zip(levels, levels[1:], strict=False))
-            fits = len(levels) == 1 << width and -128 <= min(levels) and max(levels) <= 127
-            if width in UNIFORM_WIDTHS or not ascending or not fits:
+            if (
+                width not in FREE_WIDTHS
+                or len(levels) != 1 << width
+                or not ascending
+                or min(levels) < -128
+                or max(levels) > 127
+            ):
                 raise ValueError(
-                    f"Levels of width {width} must be {1 << width} ascending integers in -128 to "
+                    f"Levels of width {width} must be 2 ** width ascending integers in -128 to "
                     f"127, for widths 1 to 4: got {levels}."
                 )
 

@@ -46,10 +46,16 @@ class Packing:
 
     def __post_init__(self) -> None:
         for name, widths in (("key_widths", self.key_widths), ("value_widths", self.value_widths)):
-            if widths.dtype != torch.uint8 or widths.ndim != 2 or int(widths.max()) > MAX_WIDTH:
+            widest = int(widths.max()) if widths.numel() else 0
+            if (
+                widths.dtype != torch.uint8
+                or widths.ndim != 2
+                or not widths.numel()
+                or widest > MAX_WIDTH
+            ):
                 raise ValueError(
                     f"`{name}` must be (num_heads, groups), uint8 in 0 to {MAX_WIDTH}: got "
-                    f"{tuple(widths.shape)}, {widths.dtype}, up to {int(widths.max())}."
+                    f"{tuple(widths.shape)}, {widths.dtype}, up to {widest}."
                 )
         if self.key_widths.shape != self.value_widths.shape:
             raise ValueError(
@@ -64,12 +70,14 @@ class Packing:
         """Every channel at the same width.
 
         Raises:
-            ValueError: `head_dim` is not a multiple of 4.
+            ValueError: `head_dim` is not a multiple of 4, or there is no such width.
         """
-        if head_dim % GROUP_CHANNELS:
+        if head_dim < GROUP_CHANNELS or head_dim % GROUP_CHANNELS:
             raise ValueError(
                 f"`head_dim` must be a multiple of {GROUP_CHANNELS} to be packed: got {head_dim}."
             )
+        if not 0 <= width <= MAX_WIDTH:
+            raise ValueError(f"`width` must be 0 to {MAX_WIDTH} bits: got {width}.")
         widths = torch.full((num_heads, head_dim // GROUP_CHANNELS), width, dtype=torch.uint8)
         return Packing(widths, widths, token_scales)
 
@@ -120,7 +128,13 @@ class Packing:
 
         Returns:
             (num_pages, page_nbytes), uint8.
+
+        Raises:
+            ValueError: scales are missing, or there is no room for them.
         """
+        if {key_scales is None, value_scales is None} != {not self.token_scales}:
+            wanted = "keys' and values'" if self.token_scales else "no"
+            raise ValueError(f"Pages of this packing have {wanted} scales.")
         records = torch.empty(
             (key_codes.shape[0], self.page_nbytes), dtype=torch.uint8, device=key_codes.device
         )
@@ -167,11 +181,9 @@ class Packing:
         return keys, values, self._scales(records, 1), self._scales(records, 3)
 
     def _scales(self, records: Tensor, section: int) -> Tensor:
-        parts = [
-            records[:, begin : begin + _SCALE_BYTES].contiguous().view(torch.float16)
-            for begin in self.sections[:, section].tolist()
-        ]
-        return torch.stack(parts, 1)
+        begins = self.sections[:, section].tolist()
+        parts = [records[:, begin : begin + _SCALE_BYTES] for begin in begins]
+        return torch.stack(parts, 1).view(torch.float16)
 
     @cached_property
     def _runs(self) -> list[_Run]:
@@ -248,9 +260,10 @@ def _pack_plane(plane: Tensor, bits: int) -> Tensor:
 
 
 def _unpack_planes(packed: Tensor, width: int) -> Tensor:
-    """(..., 8 * width) bytes as (..., 64) codes, contiguous."""
+    """(..., 8 * width) bytes as (..., 64) codes, in memory of their own."""
     if width == MAX_WIDTH:
-        return packed.contiguous()
+        # A copy also of what is contiguous: records may lie at an odd address.
+        return packed.clone(memory_format=torch.contiguous_format)
     codes, begin, shift = None, 0, width
     for bits in PLANES[width]:
         shift -= bits

@@ -100,7 +100,7 @@ class PageTable:
     def tiles(self, max_tokens: int) -> Iterator[tuple[PageTable, slice]]:
         """Parts of at most so many slots, and which pages each holds."""
         size = max(1, max_tokens // PAGE_TOKENS)
-        if self.num_pages <= size:
+        if 0 < self.num_pages <= size:
             yield self, slice(0, self.num_pages)
             return
         for begin in range(0, self.num_pages, size):
