@@ -38,7 +38,9 @@ def turned_queries(queries: Tensor, rotations: Tensor, table: PageTable) -> tupl
         (stretches of the table, H, R, D), float32, and (P,): each page's index in it.
     """
     first, last = int(table.stretches[0]), int(table.stretches[-1])
-    turned = as_channels(ordered_pairs(queries) * rotations[first : last + 1, None, None])
+    turned = as_channels(
+        ordered_pairs(queries.contiguous()) * rotations[first : last + 1, None, None]
+    )
     return turned, table.stretches - first
 
 
@@ -69,6 +71,16 @@ def masked_logits(
     if softcap is not None:
         logits = logits.div_(softcap).tanh_().mul_(softcap)
     return logits.masked_fill_(~table.visible(limits), float("-inf"))
+
+
+def probabilities(logits: Tensor, log_sum_exp: Tensor) -> Tensor:
+    """Share of each logit of what its row saw in all; 0 in a row that saw nothing.
+
+    Args:
+        logits: (H, R, tokens), float32, -inf where masked; overwritten.
+        log_sum_exp: (H, R), float32.
+    """
+    return logits.sub_(log_sum_exp.clamp_min(_LOWEST)[..., None]).exp_()
 
 
 class OnlineSoftmax:

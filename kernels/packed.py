@@ -22,6 +22,7 @@ from agentmem.kernels.attention import (
     OnlineSoftmax,
     masked_logits,
     page_products,
+    probabilities,
     turned_queries,
 )
 from agentmem.kernels.codebook import Codebook
@@ -154,7 +155,10 @@ def attend(
         keys, values = _coded(pages.index_select(0, tile.rows), layer)
         logits = _logits(queries, rotations, tile, keys, layer, limits, softcap)
         softmax.fold_pages(logits, values)
-    return layer.restore_values(softmax.result()), softmax.log_sum_exp()
+    values, log_sum_exp = layer.restore_values(softmax.result()), softmax.log_sum_exp()
+    if layer.value_mean is not None:
+        values.masked_fill_((log_sum_exp == float("-inf"))[..., None], 0.0)
+    return values, log_sum_exp
 
 
 def column_mass(
@@ -180,7 +184,7 @@ def column_mass(
         keys, _ = _coded(pages.index_select(0, tile.rows), layer, with_values=False)
         logits = _logits(queries, rotations, tile, keys, layer, limits, softcap)
         slots = slice(which.start * PAGE_TOKENS, which.stop * PAGE_TOKENS)
-        mass[slots] = logits.sub_(log_sum_exp[..., None]).exp_().sum((0, 1))
+        mass[slots] = probabilities(logits, log_sum_exp).sum((0, 1))
     return mass
 
 
@@ -231,6 +235,8 @@ def _values_of(
 
 
 def _lookup(codes: Tensor, width: int, codebook: Codebook) -> Tensor:
+    if width == 0:
+        return torch.zeros_like(codes, dtype=torch.float32)
     if width in codebook.levels:
         return codebook.table[width].to(codes.device)[codes.long()]
     values = codebook.values(width)
@@ -241,12 +247,14 @@ def _quantize(
     states: Tensor, widths: Tensor, codebook: Codebook, *, scaled: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Codes in the shape of (num_pages, H, 16, D) states, and each token's scale."""
-    if states.numel() and not bool(torch.isfinite(states.sum())):
+    # The sum is cheap to look at, but may overflow where no value does.
+    if not bool(torch.isfinite(states.sum())) and not bool(torch.isfinite(states).all()):
         raise ValueError("Only finite keys and values can be packed: got NaN or infinity.")
     scales = None
     if scaled:
         width = int(widths.max())
-        scales = _token_scales(states, abs(codebook.values(width)[-1]))
+        top = codebook.values(width)[-1] if width else float("inf")
+        scales = _token_scales(states, abs(top))
         states = states / torch.where(scales == 0, 1.0, scales.float())[..., None]
     codes = torch.zeros_like(states, dtype=torch.uint8)
     by_channel = widths.repeat_interleave(GROUP_CHANNELS, 1).to(states.device)[:, None]

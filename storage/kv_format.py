@@ -22,6 +22,7 @@ from agentmem.kernels.attention import (
     OnlineSoftmax,
     masked_logits,
     page_products,
+    probabilities,
     turned_queries,
 )
 from agentmem.kernels.packing import PAGE_TOKENS
@@ -108,7 +109,7 @@ class LayerCodec(ABC):
             keys, _ = self.decode(pages.index_select(0, tile.rows), tile.phases)
             logits = self._logits(queries, rotations, tile, keys, limits, softcap)
             slots = slice(which.start * PAGE_TOKENS, which.stop * PAGE_TOKENS)
-            mass[slots] = logits.sub_(log_sum_exp[..., None]).exp_().sum((0, 1))
+            mass[slots] = probabilities(logits, log_sum_exp).sum((0, 1))
         return mass
 
     @staticmethod
