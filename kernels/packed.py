@@ -256,6 +256,7 @@ def _quantize(
         top = codebook.values(width)[-1] if width else float("inf")
         scales = _token_scales(states, abs(top))
         states = states / torch.where(scales == 0, 1.0, scales.float())[..., None]
+    states = states.contiguous()
     codes = torch.zeros_like(states, dtype=torch.uint8)
     by_channel = widths.repeat_interleave(GROUP_CHANNELS, 1).to(states.device)[:, None]
     different = set(widths.flatten().tolist())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -193,8 +194,22 @@ def test_no_pages_and_every_dtype_keep_their_shape(num_pages: int, dtype: torch.
         assert decoded.shape == keys.shape and decoded.dtype == torch.float32
 
 
-def test_states_are_coded_wherever_they_lie() -> None:
-    layer = random_layer(2, 16, widths=ALL_WIDTHS, centered=True, transformed=True)
+@pytest.fixture
+def _every_warning() -> Iterator[None]:
+    """Let torch say every time what it otherwise says once."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
+@pytest.mark.usefixtures("_every_warning")
+@pytest.mark.parametrize("token_scales", [True, False])
+@pytest.mark.parametrize("framed", [True, False])
+def test_states_are_coded_wherever_they_lie(framed: bool, token_scales: bool) -> None:
+    layer = random_layer(
+        2, 16, widths=ALL_WIDTHS, token_scales=token_scales, centered=framed, transformed=framed
+    )
     keys, values, phases = random_states(layer, 3)
     expected = encode(keys, values, phases, layer)
     strided = [states.transpose(1, 3).contiguous().transpose(1, 3) for states in (keys, values)]
