@@ -140,11 +140,12 @@ class Packing:
         )
         for run in self._runs:
             if run.section == 0:
-                tiles = key_codes[:, run.heads, :, run.channels].unflatten(-1, (-1, GROUP_CHANNELS))
+                codes = key_codes[:, run.heads, :, run.channels]
+                tiles = torch.unflatten(codes, -1, (-1, GROUP_CHANNELS))
                 elements = tiles.transpose(2, 3).flatten(-2)
             else:
-                tiles = value_codes[:, run.heads, run.channels]
-                elements = tiles.unflatten(2, (-1, GROUP_CHANNELS)).flatten(-2)
+                codes = value_codes[:, run.heads, run.channels]
+                elements = torch.unflatten(codes, 2, (-1, GROUP_CHANNELS)).flatten(-2)
             run.of(records).copy_(_pack_planes(elements, run.width).flatten(2))
         for section, scales in ((1, key_scales), (3, value_scales)):
             if scales is not None:
@@ -165,7 +166,7 @@ class Packing:
             (pages, heads, self.head_dim, PAGE_TOKENS), dtype=torch.uint8, device=records.device
         )
         for run in self._runs:
-            packed = run.of(records).unflatten(-1, (-1, run.width * 8))
+            packed = torch.unflatten(run.of(records), -1, (-1, run.width * 8))
             elements = _unpack_planes(packed, run.width)
             if run.section == 0:
                 groups = slice(
@@ -173,7 +174,7 @@ class Packing:
                 )
                 words[:, run.heads, :, groups] = elements.view(torch.int32).transpose(2, 3)
             else:
-                tiles = elements.unflatten(-1, (GROUP_CHANNELS, PAGE_TOKENS))
+                tiles = torch.unflatten(elements, -1, (GROUP_CHANNELS, PAGE_TOKENS))
                 values[:, run.heads, run.channels] = tiles.flatten(2, 3)
         keys = words.view(torch.uint8)
         if not self.token_scales:
@@ -237,7 +238,7 @@ class _Run:
         """The run's bytes: a view, (num_pages, heads, nbytes)."""
         num_heads = self.heads.stop - self.heads.start
         heads = records[:, self.begin : self.begin + num_heads * self.head_nbytes]
-        return heads.unflatten(1, (num_heads, self.head_nbytes))[:, :, self.bytes]
+        return torch.unflatten(heads, 1, (num_heads, self.head_nbytes))[:, :, self.bytes]
 
 
 def _pack_planes(elements: Tensor, width: int) -> Tensor:
@@ -252,9 +253,10 @@ def _pack_planes(elements: Tensor, width: int) -> Tensor:
 
 def _pack_plane(plane: Tensor, bits: int) -> Tensor:
     if bits == 1:
-        octets = plane.unflatten(-1, (8, 8)) << torch.arange(8, device=plane.device).byte()
+        shifts = torch.arange(8, device=plane.device).byte()
+        octets = torch.unflatten(plane, -1, (8, 8)) << shifts
         return octets.sum(-1).to(torch.uint8)
-    parts = plane.unflatten(-1, (8 // bits, -1))
+    parts = torch.unflatten(plane, -1, (8 // bits, -1))
     shifts = (torch.arange(8 // bits, device=plane.device) * bits).byte()
     return (parts << shifts[:, None]).sum(-2).to(torch.uint8)
 

@@ -63,7 +63,12 @@ class PageTable:
         columns = torch.tensor([rows, stretches, phases, starts, counts], dtype=torch.int32)
         columns = columns.view(5, len(rows)).to(device)
         return PageTable(
-            *columns.unbind(0), torch.tensor(stretch_starts, dtype=torch.int64, device=device)
+            rows=columns[0],
+            stretches=columns[1],
+            phases=columns[2],
+            starts=columns[3],
+            counts=columns[4],
+            stretch_starts=torch.tensor(stretch_starts, dtype=torch.int64, device=device),
         )
 
     @property

@@ -6,6 +6,7 @@ scattered over an arena whose other rows are NaN, and padding holds large number
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,13 +61,12 @@ def random_layer(
         return torch.randn(shape, generator=generator)
 
     choice = torch.tensor(widths, dtype=torch.uint8)
-    drawn = [
-        choice[torch.randint(0, len(widths), (num_heads, head_dim // 4), generator=generator)]
-        for _ in range(2)
+    key_widths, value_widths = choice[
+        torch.randint(0, len(widths), (2, num_heads, head_dim // 4), generator=generator)
     ]
-    for part in drawn:
-        # Otherwise a narrow head may have no channel at all.
-        part[:, 0] = max(widths)
+    for drawn in (key_widths, value_widths):
+        # Otherwise a small head may have no bits at all.
+        drawn[:, 0] = max(widths)
     matrices: list[Tensor | None] = [None] * 4
     if transformed:
         frames = [
@@ -81,7 +81,7 @@ def random_layer(
     )
     book = codebook(widths, top=127.0 if token_scales else 9.0)
     return PackedLayer(
-        Packing(*drawn, token_scales),
+        Packing(key_widths, value_widths, token_scales),
         book,
         book,
         key_transform=key_transform,
@@ -137,9 +137,8 @@ class PackedWindow:
         """(H, num_rows, D), float32; rotated or not, they are vectors."""
         generator = torch.Generator().manual_seed(seed)
         heads, _, head_dim = self.keys.shape
-        return torch.randn((heads, num_rows, head_dim), generator=generator) * (
-            scale * head_dim**-0.5
-        )
+        queries = torch.randn((heads, num_rows, head_dim), generator=generator)
+        return queries.mul_(scale / math.sqrt(head_dim))
 
     def limits(self, num_rows: int, *, seed: int = 0) -> Tensor:
         """(num_rows, 2), int32: half of the rows see all, the others some stretch of positions."""
@@ -169,15 +168,16 @@ def packed_window(
     frequencies = 10_000.0 ** -torch.linspace(0, 1, head_dim // 2, dtype=torch.float64)
     # Rows that belong to nobody must never be read: as scales their bytes are NaN.
     arena = torch.full((capacity, layer.packing.page_nbytes), 255, dtype=torch.uint8)
-    segments, slots, keys, values, positions = [], [], [], [], []
+    segments: list[tuple[int, int, list[int]]] = []
+    slots, keys, values, positions = [], [], [], []
     num_slots = 0
     for start, length in ((int(starts[index]), lengths[index]) for index in order):
         count = -(-length // 16)
         mine, rows = rows[:count], rows[count:]
-        *states, phases = random_states(layer, count, seed=seed + len(segments))
-        for padding in (part[-1, :, length % 16 or 16 :] for part in states):
+        new_keys, new_values, phases = random_states(layer, count, seed=seed + len(segments))
+        for padding in (part[-1, :, length % 16 or 16 :] for part in (new_keys, new_values)):
             padding *= 50
-        arena[mine] = packed.encode(*states, phases, layer)
+        arena[mine] = packed.encode(new_keys, new_values, phases, layer)
         local, decoded = (
             states.double().transpose(0, 1).flatten(1, 2)[:, :length]
             for states in packed.decode(arena[mine], phases, layer)
@@ -207,7 +207,7 @@ def packed_window(
 def _turned(keys: Tensor, angles_at: Tensor, frequencies: Tensor) -> Tensor:
     """(H, T, D) keys rotated by so many positions, float64."""
     angles = angles_at.double()[:, None] * frequencies
-    pairs = torch.view_as_complex(keys.unflatten(-1, (-1, 2)).contiguous())
+    pairs = torch.view_as_complex(torch.unflatten(keys, -1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
 
 

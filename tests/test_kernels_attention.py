@@ -176,7 +176,7 @@ def test_queries_are_turned_once_for_each_stretch_of_a_table(part: slice) -> Non
     queries = torch.randn(2, 3, 6)
     turned, of_page = turned_queries(queries, rotations, table)
     assert len(turned) == len(set(table.stretches.tolist()))
-    pairs = torch.view_as_complex(queries.double().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(torch.unflatten(queries.double(), -1, (-1, 2)))
     for page in range(table.num_pages):
         stretch_start = int(table.starts[page]) - 16 * int(table.phases[page])
         angles = -stretch_start * frequencies

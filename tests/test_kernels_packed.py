@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from agentmem.kernels import packed
+from agentmem.kernels.attention import TILE_TOKENS
 from agentmem.kernels.page_table import PageTable
 from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from tests.packed_windows import (
@@ -128,7 +129,7 @@ def test_attention_of_any_window(
 
 def test_a_window_of_several_tiles() -> None:
     window = window_in("all at once", [1_000, 65, 3, 4_090])
-    assert sum(1 for _ in window.table.tiles(packed.TILE_TOKENS)) == 2
+    assert len(list(window.table.tiles(TILE_TOKENS))) == 2
     check(window, window.queries(3), window.limits(3))
 
 

@@ -212,9 +212,12 @@ def test_states_are_coded_wherever_they_lie(framed: bool, token_scales: bool) ->
     )
     keys, values, phases = random_states(layer, 3)
     expected = encode(keys, values, phases, layer)
-    strided = [states.transpose(1, 3).contiguous().transpose(1, 3) for states in (keys, values)]
-    assert not strided[0].is_contiguous()
-    assert torch.equal(encode(*strided, phases.repeat_interleave(2)[::2], layer), expected)
+    strided_keys, strided_values = (
+        states.transpose(1, 3).contiguous().transpose(1, 3) for states in (keys, values)
+    )
+    strided_phases = phases.repeat_interleave(2)[::2]
+    assert not strided_keys.is_contiguous() and not strided_phases.is_contiguous()
+    assert torch.equal(encode(strided_keys, strided_values, strided_phases, layer), expected)
     assert torch.equal(keys, random_states(layer, 3)[0]), "what is coded is left as it was"
 
 
@@ -223,10 +226,10 @@ def test_states_are_coded_wherever_they_lie(framed: bool, token_scales: bool) ->
 @pytest.mark.parametrize("token_scales", [True, False])
 def test_what_is_not_finite_is_refused(value: float, part: int, token_scales: bool) -> None:
     layer = random_layer(2, 8, widths=(8, 3), token_scales=token_scales)
-    *states, phases = random_states(layer, 2)
-    states[part][1, 1, 3, 5] = value
+    keys, values, phases = random_states(layer, 2)
+    (keys, values)[part][1, 1, 3, 5] = value
     with pytest.raises(ValueError, match="finite.*NaN or infinity"):
-        encode(*states, phases, layer)
+        encode(keys, values, phases, layer)
 
 
 def test_values_too_large_for_a_scale_are_refused_with_the_value() -> None:
