@@ -12,7 +12,6 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from agentmem.errors import StoreError, Unsupported
 from agentmem.storage.kv_file import Owner, RecordFile, read_record
@@ -29,45 +28,6 @@ class _Held:
     key: int | str
     path: Path
     token_ids: tuple[int, ...]
-
-
-class Disk(Protocol):
-    """What is under the records in RAM: a disk, or a fork's view of one."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all files."""
-        ...
-
-    def __iter__(self) -> Iterator[Hashable]: ...
-
-    def has(self, key: Hashable) -> bool:
-        """Whether there is a record of the key; does not count as use."""
-        ...
-
-    def token_ids(self, key: Hashable) -> tuple[int, ...] | None:
-        """A record's tokens, without reading its file; None where there is none."""
-        ...
-
-    def put(self, key: Hashable, record: KVRecord) -> tuple[Hashable, ...]:
-        """Keep a record; returns keys whose records are gone now, its own if it was not kept."""
-        ...
-
-    def get(self, key: Hashable) -> KVRecord | None:
-        """The record, read and checked; None where there is none. Counts as use.
-
-        Raises:
-            StoreCorrupt, Unsupported, StoreError: it was of no use, and is gone now.
-        """
-        ...
-
-    def forget(self, key: Hashable) -> bool:
-        """Delete a record; False where there is none."""
-        ...
-
-    def view(self) -> Disk:
-        """The same records, to be read only."""
-        ...
 
 
 class KVDisk:
@@ -184,18 +144,23 @@ class KVDisk:
                 self._shelf.pop(self._shelf.least())
             self.folder.sweep({held.path.name for _, held, _ in self._shelf.by_use()})
 
-    def saved(self, renderings: Mapping[Hashable, str]) -> tuple[SavedRecord, ...]:
-        """All records, for a manifest: the one used longest ago first.
+    def leave(self, renderings: Mapping[int | str, str]) -> tuple[SavedRecord, ...]:
+        """The records for a manifest, the one used longest ago first.
 
         Args:
-            renderings: what the tokens of each key are; a record without one is of no use later.
+            renderings: what the tokens of each key are of; a record without one is of no use later
+                and is deleted.
         """
+        saved = []
         with self._lock:
-            return tuple(
-                SavedRecord(held.key, held.path.name, nbytes, held.token_ids, renderings[key])
-                for key, held, nbytes in self._shelf.by_use()
-                if key in renderings
-            )
+            for key, held, nbytes in self._shelf.by_use():
+                if held.key not in renderings:
+                    self._drop(key)
+                    continue
+                rendering = renderings[held.key]
+                name = held.path.name
+                saved.append(SavedRecord(held.key, name, nbytes, held.token_ids, rendering))
+        return tuple(saved)
 
     def clear(self) -> None:
         """Delete all records."""
@@ -284,6 +249,11 @@ class KVDiskView:
     def forget(self, key: Hashable) -> bool:
         """See a record no more; its file stays."""
         return self._shelf.pop(key) is not None
+
+    def clear(self) -> None:
+        """See no record any more."""
+        for key in self._shelf:
+            self._shelf.pop(key)
 
     def view(self) -> KVDiskView:
         """A view of its own."""

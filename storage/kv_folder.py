@@ -94,6 +94,61 @@ class KVFolder:
         except OSError as error:
             raise _cannot_write(self.path, error) from error
 
+    def forget(self, first: int) -> int:
+        """Delete the records that may have seen a segment.
+
+        Ids grow with time, so these are its own and those of greater ids, and all that are not of
+        segments: texts that recall brought back, what a template adds, files half written. Where
+        the session is open, it reads them again from text.
+
+        Args:
+            first: the segment's id.
+
+        Returns:
+            How many files that were.
+
+        Raises:
+            StoreError: one of them cannot be deleted.
+        """
+        removed = 0
+        for name in _names(self.path):
+            match = _RECORD.fullmatch(name)
+            is_older = match is not None and match[1][0] != "s" and int(match[1]) < first
+            if name != _MANIFEST and not is_older:
+                removed += self._delete_surely(name)
+        # It holds the tokens of every record it names.
+        manifest = read_manifest(self.path / _MANIFEST)
+        kept = None if manifest is None else manifest.before(first)
+        if kept is None or kept != manifest:
+            self._delete_surely(_MANIFEST)
+            if kept is not None:
+                with suppress(StoreError):  # without one the rest is only read again
+                    self.write(kept)
+        return removed
+
+    def remove(self) -> int:
+        """Delete everything, for the session is no more; how many files that were.
+
+        Raises:
+            StoreError: one of them cannot be deleted.
+        """
+        removed = sum(self._delete_surely(name) for name in _names(self.path))
+        with suppress(OSError):
+            self.path.rmdir()
+        return removed
+
+    def _delete_surely(self, name: str) -> bool:
+        try:
+            (self.path / name).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(
+                f"The KV file {self.path / name} cannot be deleted: {error.strerror or error}. "
+                "Make its folder writable."
+            ) from error
+        return True
+
     def take(self) -> Manifest | None:
         """What the last clean close said, once: from here on the files are in use.
 
@@ -144,12 +199,8 @@ def session_folder(store: Path, user: str, session_id: int, created: float) -> K
     return KVFolder(user_folder(store, user) / str(session_id), owner)
 
 
-def forget(user: Path, first: int) -> int:
-    """Delete, in all sessions of a user, the records that may have seen a segment.
-
-    Ids grow with time, so these are its own and those of greater ids, and all that are not of
-    segments: texts that recall brought back, what a template adds, files half written. Where such a
-    session is open, it reads them again from text.
+def forget_kv(user: Path, first: int) -> int:
+    """Delete, in all sessions of a user, what may have seen a segment; see `KVFolder.forget`.
 
     Args:
         user: the user's folder.
@@ -158,20 +209,7 @@ def forget(user: Path, first: int) -> int:
     Returns:
         How many files that were.
     """
-    removed = 0
-    for folder in _folders(user):
-        for name in _names(folder):
-            match = _RECORD.fullmatch(name)
-            is_older = match is not None and match[1][0] != "s" and int(match[1]) < first
-            if name != _MANIFEST and not is_older:
-                removed += _unlink(folder / name)
-        # It holds the tokens of every record it names.
-        manifest = read_manifest(folder / _MANIFEST)
-        if manifest is None:
-            _unlink(folder / _MANIFEST)
-        elif (kept := manifest.before(first)) != manifest:
-            KVFolder(folder, manifest.owner).write(kept)
-    return removed
+    return sum(KVFolder(folder, "").forget(first) for folder in _folders(user))
 
 
 def _cannot_write(path: Path, error: OSError) -> StoreError:

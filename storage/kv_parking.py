@@ -12,13 +12,56 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Hashable, Iterator
+from typing import Protocol
 
 from agentmem.errors import StoreError, Unsupported
-from agentmem.storage.kv_disk import Disk
 from agentmem.storage.kv_record import KVRecord
 from agentmem.storage.kv_shelf import Shelf
 
 logger = logging.getLogger(__name__)
+
+
+class Disk(Protocol):
+    """What is under the records in RAM: a disk, or a fork's view of one."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        ...
+
+    def __iter__(self) -> Iterator[Hashable]: ...
+
+    def has(self, key: Hashable) -> bool:
+        """Whether there is a record of the key; does not count as use."""
+        ...
+
+    def token_ids(self, key: Hashable) -> tuple[int, ...] | None:
+        """A record's tokens, without reading its file; None where there is none."""
+        ...
+
+    def put(self, key: Hashable, record: KVRecord) -> tuple[Hashable, ...]:
+        """Keep a record; returns keys whose records are gone now, its own if it was not kept."""
+        ...
+
+    def get(self, key: Hashable) -> KVRecord | None:
+        """The record, read and checked; None where there is none. Counts as use.
+
+        Raises:
+            StoreCorrupt, Unsupported, StoreError: it was of no use, and is gone now.
+        """
+        ...
+
+    def forget(self, key: Hashable) -> bool:
+        """Delete a record; False where there is none."""
+        ...
+
+    def clear(self) -> None:
+        """Delete all records."""
+        ...
+
+    def view(self) -> Disk:
+        """The same records, to be read only."""
+        ...
 
 
 class Parking:
@@ -120,6 +163,15 @@ class Parking:
                 was_here = self._ram.pop(key) is not None
             was_below = self.disk is not None and self.disk.forget(key)
         return was_here or was_below
+
+    def clear(self) -> None:
+        """Let everything go, wherever it is."""
+        with self._changes:
+            with self._lock:
+                for key in self._ram:
+                    self._ram.pop(key)
+            if self.disk is not None:
+                self.disk.clear()
 
     def flush(self) -> tuple[Hashable, ...]:
         """Move everything down to the disk, the record used longest ago first.

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentmem.errors import InvalidInput, StoreCorrupt, StoreError, StoreFull, Unsupported
-from agentmem.storage import kv_folder
 from agentmem.storage.kv_disk import KVDisk
 from agentmem.storage.kv_file import Owner, RecordFile, read_record
-from agentmem.storage.kv_folder import KVFolder, session_folder, user_folder
+from agentmem.storage.kv_folder import KVFolder, forget_kv, session_folder, user_folder
 from agentmem.storage.kv_manifest import Manifest, read_manifest
 from tests.kv_records import record, same
 
@@ -256,7 +255,7 @@ def test_a_folder_that_cannot_be_made_costs_the_record_and_nothing_else(tmp_path
 def test_a_writer_killed_half_way_leaves_nothing_that_counts(folder: KVFolder) -> None:
     disk = disk_in(folder)
     disk.put(1, record())
-    manifest = Manifest(folder.owner, "a model", disk.saved({1: ""}))
+    manifest = Manifest(folder.owner, "a model", disk.leave({1: ""}))
     (folder.path / "9.4.kv.tmp").write_bytes(b"half")
     (folder.path / "9.3.kv").write_bytes(b"of an earlier session")
     again = disk_in(folder)
@@ -271,7 +270,7 @@ def test_what_a_clean_close_left_is_taken_up_once(folder: KVFolder) -> None:
     disk.put("a text", record(seed=2))
     disk.put(3, record(seed=3))
     disk.get(1)
-    saved = disk.saved({1: "as said", "a text": "as read"})
+    saved = disk.leave({1: "as said", "a text": "as read"})
     assert [one.key for one in saved] == ["a text", 1]
     folder.write(Manifest(folder.owner, "a model", saved, change=12))
     manifest = folder.take()
@@ -281,6 +280,7 @@ def test_what_a_clean_close_left_is_taken_up_once(folder: KVFolder) -> None:
     again.take_up(saved)
     assert same(again.get(1), record(seed=1)) and same(again.get("a text"), record(seed=2))
     assert not again.has(3) and folder.nbytes == again.nbytes
+    assert len(os.listdir(folder.path)) == 2
 
 
 def test_a_smaller_budget_takes_up_less(folder: KVFolder) -> None:
@@ -288,7 +288,7 @@ def test_a_smaller_budget_takes_up_less(folder: KVFolder) -> None:
     for key in range(4):
         disk.put(key, record())
     again = disk_in(folder, disk.nbytes // 2)
-    again.take_up(disk.saved(dict.fromkeys(range(4), "")))
+    again.take_up(disk.leave(dict.fromkeys(range(4), "")))
     assert sorted(map(str, again)) == ["2", "3"]
     assert folder.nbytes == again.nbytes <= again.max_bytes
 
@@ -314,7 +314,7 @@ def test_a_manifest_leaves_out_files_that_are_gone(folder: KVFolder) -> None:
     disk = disk_in(folder)
     disk.put(1, record())
     disk.put(2, record())
-    folder.write(Manifest(folder.owner, "a model", disk.saved({1: "", 2: ""})))
+    folder.write(Manifest(folder.owner, "a model", disk.leave({1: "", 2: ""})))
     disk.forget(1)
     manifest = folder.take()
     assert manifest is not None and [one.key for one in manifest.records] == [2]
@@ -328,10 +328,10 @@ def test_forgetting_deletes_in_every_session_what_may_have_seen_it(tmp_path: Pat
         disk = disk_in(folder)
         for key in (4, 5, 12, "recall:4"):
             disk.put(key, record())
-        names = {key: "" for key in disk}
-        folder.write(Manifest(folder.owner, "a model", disk.saved(names)))
+        names: dict[int | str, str] = dict.fromkeys((4, 5, 12, "recall:4"), "")
+        folder.write(Manifest(folder.owner, "a model", disk.leave(names)))
         (folder.path / "4.9.kv.tmp").write_bytes(b"half of it")
-    assert kv_folder.forget(user_folder(store, "ann"), 5) == 2 * 4
+    assert forget_kv(user_folder(store, "ann"), 5) == 2 * 4
     for folder in folders:
         assert sorted(os.listdir(folder.path)) == ["4.1.kv", "manifest"]
         manifest = read_manifest(folder.path / "manifest")

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
 from agentmem.models.base import KVUsage, PartKey
 from agentmem.models.segment_cache import SegmentCache
+from agentmem.models.segment_window import SegmentWindow
 from agentmem.segment import State
+from agentmem.storage.kv_disk import KVDisk
+from agentmem.storage.kv_manifest import SavedRecord
 
 
 class LocalKV:
     """The KV tier of one conversation.
 
     Args:
-        cache: holds the KV.
+        window: its window.
+        cache: holds the window's KV.
         on_forget: called with the key of a part that is deleted.
     """
 
-    def __init__(self, cache: SegmentCache, on_forget: Callable[[PartKey], None]) -> None:
+    def __init__(
+        self,
+        window: SegmentWindow,
+        cache: SegmentCache,
+        on_forget: Callable[[PartKey], None],
+    ) -> None:
+        self.window = window
         self._cache = cache
         self._on_forget = on_forget
+        self._disk: KVDisk | None = None
+
+    @property
+    def format(self) -> str:
+        """What parts outside the newest turn are packed into."""
+        return self._cache.format
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -42,6 +58,33 @@ class LocalKV:
             self._cache.drop(key)
         self._on_forget(key)
 
+    def resume(self, disk: KVDisk, records: Sequence[SavedRecord]) -> list[SavedRecord]:
+        """Park on this disk what leaves memory, beginning with these records.
+
+        Returns:
+            Those that can be brought back.
+        """
+        disk.take_up(records)
+        self._disk = self._cache.parking.disk = disk
+        return [record for record in records if disk.has(record.key)]
+
+    def suspend(self, renderings: Mapping[PartKey, str]) -> tuple[SavedRecord, ...]:
+        """Move everything parked to the disk and leave it there; nothing where there is none.
+
+        Args:
+            renderings: of the parts' ids; what has none is of no use later.
+        """
+        disk, self._disk = self._disk, None
+        if disk is None:
+            return ()
+        self._cache.parking.flush()
+        self._cache.parking.disk = None
+        return disk.leave(renderings)
+
+    def clear(self) -> None:
+        """Let everything go that is parked; on a disk too, unless it was left there."""
+        self._cache.parking.clear()
+
     def usage(self) -> KVUsage:
         """Bytes held, and where each part lives."""
         states: dict[PartKey, State] = {
@@ -50,6 +93,7 @@ class LocalKV:
         return KVUsage(
             window_bytes=self._cache.nbytes,
             parked_ram_bytes=self._cache.parking.nbytes,
+            parked_disk_bytes=self._cache.parking.disk_nbytes,
             states=states,
         )
 

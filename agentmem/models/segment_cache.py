@@ -123,10 +123,10 @@ class SegmentCache(TailCache):
         """
         if key in self._residents:
             return self._residents[key].token_ids
-        record = self.parking.get(key)
-        if record is None:
+        token_ids = self.parking.token_ids(key)
+        if token_ids is None:
             raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
-        return record.token_ids
+        return token_ids
 
     def start(self, key: Hashable) -> int:
         """Position of a segment's first token."""
