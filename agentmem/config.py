@@ -28,7 +28,7 @@ from agentmem.errors import ConfigError, InvalidInput
 ENV_PREFIX = "AGENTMEM_"
 PROJECT_FILE = "agentmem.toml"
 
-KVFormat = Literal["q8", "dense"]
+KVFormat = Literal["q8", "q4", "fp8", "binary", "dense"]
 ControllerName = Literal["llm", "policy", "off"]
 RecallVia = Literal["kv", "text", "off"]
 

@@ -254,7 +254,9 @@ def _quantize(
     if scaled:
         width = int(widths.max())
         top = codebook.values(width)[-1] if width else float("inf")
-        scales = _token_scales(states, abs(top))
+        # Of one bit, which keeps signs alone, the mean is the best size.
+        sizes = states.abs().mean(-1) if width == 1 else states.abs().amax(-1)
+        scales = _token_scales(sizes, top)
         states = states / torch.where(scales == 0, 1.0, scales.float())[..., None]
     states = states.contiguous()
     codes = torch.zeros_like(states, dtype=torch.uint8)
@@ -268,14 +270,12 @@ def _quantize(
     return codes, scales
 
 
-def _token_scales(states: Tensor, top: float) -> Tensor:
-    """(...) float16: the largest channel of each token over `top`, rounded up."""
-    largest = states.abs().amax(-1) if states.numel() else states.sum(-1)
-    exact = largest / top
-    if states.numel() and float(exact.max()) > _LARGEST_SCALE:
+def _token_scales(sizes: Tensor, top: float) -> Tensor:
+    """Sizes of tokens over the highest level, as float16, rounded up."""
+    exact = sizes / top
+    if sizes.numel() and float(exact.max()) > _LARGEST_SCALE:
         raise ValueError(
-            f"Values up to {_LARGEST_SCALE * top:.3g} can be packed: "
-            f"got {float(largest.max()):.3g}."
+            f"Values up to {_LARGEST_SCALE * top:.3g} can be packed: got {float(sizes.max()):.3g}."
         )
     scales = exact.half()
     # The bit pattern of a non-negative fp16 plus one is the next larger fp16.

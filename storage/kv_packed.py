@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, Unsupported
 from agentmem.kernels import packed
+from agentmem.kernels.codebook import Codebook
+from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.packed import PackedLayer
+from agentmem.kernels.packing import GROUP_CHANNELS, Packing
 from agentmem.kernels.page_table import PageTable
 from agentmem.storage.kv_format import LayerCodec, LayerShape
 
@@ -56,3 +59,37 @@ class PackedCodec(LayerCodec):
         return packed.column_mass(
             queries, rotations, table, pages, self.layer, limits, softcap, log_sum_exp
         )
+
+
+def uniform_packing(name: str, index: int, shape: LayerShape, width: int) -> Packing:
+    """Every channel of a layer at the same width.
+
+    Raises:
+        Unsupported: the layer's head_dim is not a multiple of 4.
+    """
+    if shape.head_dim % GROUP_CHANNELS:
+        raise Unsupported(
+            f"{name} needs a head_dim that is a multiple of {GROUP_CHANNELS}: "
+            f"layer {index} has {shape.head_dim}."
+        )
+    return Packing.uniform(shape.num_kv_heads, shape.head_dim, width)
+
+
+def rotated_layer(
+    name: str, index: int, shape: LayerShape, width: int, codebook: Codebook, center: Tensor | None
+) -> PackedLayer:
+    """A layer whose keys, less their center, and values are rotated by a Hadamard matrix.
+
+    Raises:
+        Unsupported: the layer's head_dim is not a multiple of 4.
+    """
+    packing = uniform_packing(name, index, shape, width)
+    rotation = hadamard(shape.head_dim)
+    if center is not None:
+        rotation = rotation.to(center.device)
+    rotations = rotation.expand(shape.num_kv_heads, -1, -1).contiguous()
+    return PackedLayer(
+        packing, codebook, codebook,
+        key_transform=rotations, query_transform=rotations, center=center,
+        value_transform=rotations, value_inverse=rotations,
+    )  # fmt: skip

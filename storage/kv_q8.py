@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from agentmem.errors import Unsupported
 from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import GROUP_CHANNELS, Packing
 from agentmem.storage.kv_format import Format, LayerCodec, LayerShape
-from agentmem.storage.kv_packed import PackedCodec
+from agentmem.storage.kv_packed import PackedCodec, uniform_packing
 
 _WIDTH = 8
 _CODEBOOK = Codebook(levels={}, units={_WIDTH: 1.0})
@@ -40,12 +38,7 @@ class Q8Format(Format):
         Raises:
             Unsupported: the layer's head_dim is not a multiple of 4.
         """
-        if shape.head_dim % GROUP_CHANNELS:
-            raise Unsupported(
-                f"q8 needs a head_dim that is a multiple of {GROUP_CHANNELS}: "
-                f"layer {index} has {shape.head_dim}."
-            )
-        packing = Packing.uniform(shape.num_kv_heads, shape.head_dim, _WIDTH)
+        packing = uniform_packing(self.name, index, shape, _WIDTH)
         center = self.centers[index] if self.centers else None
         layer = PackedLayer(packing, _CODEBOOK, _CODEBOOK, center=center)
         return PackedCodec(self.name, shape, layer)

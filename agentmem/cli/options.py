@@ -36,7 +36,8 @@ BudgetTokens = Annotated[
     int | None, typer.Option("--budget", metavar="TOKENS", help="Tokens of the window.")
 ]
 KV = Annotated[
-    Literal["q8", "dense"] | None, typer.Option("--kv", help="How keys and values are kept.")
+    Literal["q8", "q4", "fp8", "binary", "dense"] | None,
+    typer.Option("--kv", help="How keys and values are kept."),
 ]
 Controller = Annotated[
     Literal["llm", "policy", "off"] | None,

@@ -21,7 +21,7 @@ from torch import Tensor
 from agentmem.errors import InvalidInput, Unsupported
 from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.models import kv_attention
-from agentmem.models.key_center import key_centers
+from agentmem.models.key_center import KeyCenter, key_centers
 from agentmem.models.rope_probe import LayerGeometry, probe, refuse_by_config
 from agentmem.storage.kv_format import LayerShape
 
@@ -48,7 +48,7 @@ class AttachedModel:
         model: a transformers causal language model.
         previous: the attention implementation to go back to.
         layers: the geometry of its layers.
-        centers: for each layer what packed formats take off its keys, or None.
+        centers: for each layer the mean of its keys.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AttachedModel:
         model: Any,
         previous: str,
         layers: Sequence[LayerGeometry],
-        centers: Sequence[Tensor | None],
+        centers: Sequence[KeyCenter],
     ) -> None:
         self.model = model
         self.layers = tuple(layers)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -33,7 +32,7 @@ from agentmem.models.loading import load
 from agentmem.models.local_kv import LocalKV
 from agentmem.models.prompt_ids import Entry, PendingReply, PromptIds
 from agentmem.models.reading import Reading, read_reply
-from agentmem.models.segment_cache import FormatName, SegmentCache
+from agentmem.models.segment_cache import SegmentCache
 from agentmem.models.segment_window import SegmentWindow
 from agentmem.models.text_prefill import PrefixWindow
 from agentmem.models.tool_text import with_tools
@@ -82,7 +81,7 @@ class LocalModel(ChatModel):
         self.kv_problem = engine.kv_problem if use_kv else "switched off"
         if engine.attached is not None and use_kv:
             parking = Parking(parked_ram_bytes)
-            cache = SegmentCache(engine.attached, cast(FormatName, kv_format), parking=parking)
+            cache = SegmentCache(engine.attached, kv_format, parking=parking)
             window = SegmentWindow(cache, max_positions=loaded.context_tokens)
             self._window = window
             self._kv = LocalKV(window, cache, self._forget)

@@ -22,16 +22,14 @@ from agentmem.errors import InvalidInput, SegmentNotFound
 from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.models.attached import AttachedModel
+from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
-from agentmem.storage.kv_dense import DenseFormat
-from agentmem.storage.kv_format import Format, num_pages_for, phases_of
+from agentmem.storage.kv_format import num_pages_for, phases_of
 from agentmem.storage.kv_parking import Parking
-from agentmem.storage.kv_q8 import Q8Format
 from agentmem.storage.kv_record import KVRecord, hash_tokens
 
-FormatName = Literal["dense", "q8"]
 Residence = Literal["live", "compressed", "parked"]
 
 
@@ -48,7 +46,7 @@ class SegmentCache(TailCache):
 
     Args:
         attached: the model it belongs to.
-        format: what `compress` packs segments into; "dense" packs nothing.
+        format: what `compress` packs segments into, a name in `kv_formats`; "dense" packs nothing.
         parking: where segments that leave the window are kept; by default 256 MiB of its own.
         evidence_turns: turns whose queries count in `attention_mass`.
     """
@@ -56,7 +54,7 @@ class SegmentCache(TailCache):
     def __init__(
         self,
         attached: AttachedModel,
-        format: FormatName = "dense",
+        format: str = "dense",
         *,
         parking: Parking | None = None,
         evidence_turns: int = 4,
@@ -64,15 +62,9 @@ class SegmentCache(TailCache):
         super().__init__(attached, evidence_turns)
         self.format = format
         self.parking = Parking() if parking is None else parking
-        formats: dict[str, Format] = {
-            "dense": DenseFormat(attached.dtype),
-            "q8": Q8Format(attached.centers),
-        }
-        if format not in formats:
-            raise InvalidInput(f"`format` must be one of {', '.join(formats)}: got {format!r}.")
         with plain_tensors():
             self._arenas: dict[str, PageArena] = {
-                name: PageArena(formats[name], attached.shapes, self._device)
+                name: PageArena(make_format(name, attached), attached.shapes, self._device)
                 for name in dict.fromkeys(("dense", format))
             }
         self._view: WindowView | None = None
