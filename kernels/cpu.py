@@ -15,10 +15,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from agentmem.kernels.cpu_layer import PreparedLayer, prepared
+from agentmem.kernels.cpu_layer import MAX_HEAD_DIM, PreparedLayer, prepared
 from agentmem.kernels.cpu_library import SWITCH, KernelsUnavailable, Library, load_library
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
+
+__all__ = ["MAX_HEAD_DIM", "KernelsUnavailable", "attend", "column_mass", "why_unavailable"]
 
 _INT32_MAX = 2**31 - 1
 

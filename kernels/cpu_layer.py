@@ -17,7 +17,8 @@ from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook, uniform_levels
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 
-MAX_DIM = 256
+MAX_HEAD_DIM = 256
+"""Channels of the widest head the kernels take."""
 _LANES = 16
 _PROJECT_CHANNELS, _PROJECT_MATRIX, _PROJECT_HADAMARD = range(3)
 _KEYS_ARE_BYTES, _VALUES_ARE_BYTES = 1, 2
@@ -45,9 +46,10 @@ class PreparedLayer:
 
     def __init__(self, layer: PackedLayer) -> None:
         packing = layer.packing
-        if packing.head_dim > MAX_DIM:
+        if packing.head_dim > MAX_HEAD_DIM:
             raise ValueError(
-                f"The C kernels take heads of up to {MAX_DIM} channels: got {packing.head_dim}."
+                f"The C kernels take heads of up to {MAX_HEAD_DIM} channels: "
+                f"got {packing.head_dim}."
             )
         self.num_heads, self.head_dim = packing.num_heads, packing.head_dim
         self.page_nbytes = packing.page_nbytes
@@ -172,18 +174,32 @@ def _projection(layer: PackedLayer, keys: _Side) -> tuple[int, Tensor]:
 
 
 def _hadamard_factors(matrices: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Factors (H, D) before and after a Walsh-Hadamard transform that equals the matrices."""
+    """Factors (H, D) before and after Walsh-Hadamard transforms that equal the matrices.
+
+    The transforms are of equal blocks of channels, the largest power of two that divides D.
+    """
     size = matrices.shape[-1]
-    if size < _LANES or size & (size - 1) or not bool((matrices[:, 0, 0] != 0).all()):
+    block = size & -size
+    if block < _LANES:
         return None
+    # (H, D / block, block, block)
+    diagonal = torch.stack(
+        [matrices[:, begin : begin + block, begin : begin + block]
+         for begin in range(0, size, block)], 1
+    )  # fmt: skip
+    if not bool((diagonal[..., 0, 0] != 0).all()):
+        return None
+    before, after = diagonal[..., 0], diagonal[..., 0, :] / diagonal[..., 0, :1]
     walsh = torch.ones(1, 1)
-    while walsh.shape[0] < size:
+    while walsh.shape[0] < block:
         walsh = torch.cat((torch.cat((walsh, walsh), 1), torch.cat((walsh, -walsh), 1)))
-    before, after = matrices[:, :, 0], matrices[:, 0, :] / matrices[:, 0, :1]
-    expected = before[:, :, None] * walsh * after[:, None, :]
-    if not torch.allclose(expected, matrices, rtol=1e-6, atol=0.0):
+    expected = before[..., None] * walsh * after[..., None, :]
+    whole = torch.zeros_like(matrices)
+    for index, begin in enumerate(range(0, size, block)):
+        whole[:, begin : begin + block, begin : begin + block] = expected[:, index]
+    if not torch.allclose(whole, matrices, rtol=1e-6, atol=0.0):
         return None
-    return before, after
+    return before.flatten(1), after.flatten(1)
 
 
 def _restoration(value_inverse: Tensor | None, values: _Side) -> Tensor | None:

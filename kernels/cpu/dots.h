@@ -120,22 +120,24 @@ static void dot_keys(int rows, const uint8_t *const *levels, int page, int end, 
 #undef CASE
 }
 
-/* Weights of a tile as unsigned bytes, and what it takes to add their products to the sums. */
+/* Weights of a tile as one or two unsigned bytes: scale * (coarse + fine / 255). */
 typedef struct {
-    _Alignas(64) uint8_t codes[BLOCK_ROWS][TILE_TOKENS];
-    _Alignas(64) float scales[16]; /* value of weight 1 */
+    _Alignas(64) uint8_t codes[BLOCK_ROWS][2][TILE_TOKENS];
+    _Alignas(64) float scales[16];
     _Alignas(64) float decays[16]; /* of what earlier tiles have summed */
 } IntegerWeights;
 
-INLINE void dot_value_groups(const int ROWS, const int GROUPS, __m512i flip,
+INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS, __m512i flip,
                              const uint8_t *const *levels, int num_pages, int group,
                              const IntegerWeights *weights, const Ahead *ahead, float *sums,
                              long row_stride) {
-    __m512i totals[BLOCK_ROWS][8];
+    __m512i totals[BLOCK_ROWS][2][8];
     UNROLL
     for (int r = 0; r < ROWS; r++)
         UNROLL
-        for (int g = 0; g < GROUPS; g++) totals[r][g] = _mm512_setzero_si512();
+        for (int term = 0; term < TERMS; term++)
+            UNROLL
+            for (int g = 0; g < GROUPS; g++) totals[r][term][g] = _mm512_setzero_si512();
     for (int p = 0; p < num_pages; p++) {
         __m512i values[8];
         UNROLL
@@ -145,13 +147,15 @@ INLINE void dot_value_groups(const int ROWS, const int GROUPS, __m512i flip,
             fetch(ahead->values[p], group + g, ahead->value_lines);
         }
         UNROLL
-        for (int r = 0; r < ROWS; r++) {
-            const uint8_t *codes = weights->codes[r] + p * PAGE_TOKENS;
-            __m512i tokens = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)codes));
+        for (int r = 0; r < ROWS; r++)
             UNROLL
-            for (int g = 0; g < GROUPS; g++)
-                totals[r][g] = add_products(totals[r][g], tokens, values[g]);
-        }
+            for (int term = 0; term < TERMS; term++) {
+                const uint8_t *codes = weights->codes[r][term] + p * PAGE_TOKENS;
+                __m512i tokens = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)codes));
+                UNROLL
+                for (int g = 0; g < GROUPS; g++)
+                    totals[r][term][g] = add_products(totals[r][term][g], tokens, values[g]);
+            }
     }
     UNROLL
     for (int r = 0; r < ROWS; r++) {
@@ -160,35 +164,44 @@ INLINE void dot_value_groups(const int ROWS, const int GROUPS, __m512i flip,
         UNROLL
         for (int g = 0; g < GROUPS; g++) {
             float *sum = sums + r * row_stride + (group + g) * 16;
-            __m512 added = _mm512_mul_ps(_mm512_cvtepi32_ps(totals[r][g]), scale);
+            __m512 added = _mm512_cvtepi32_ps(totals[r][0][g]);
+            if (TERMS == 2)
+                added = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals[r][1][g]),
+                                        _mm512_set1_ps(1.0f / 255.0f), added);
+            added = _mm512_mul_ps(added, scale);
             _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_load_ps(sum), decay, added));
         }
     }
 }
 
-INLINE void dot_values_of(const int ROWS, const int WIDE, int flipped,
+INLINE void dot_values_of(const int ROWS, const int WIDE, const int TERMS, int flipped,
                           const uint8_t *const *levels, int num_pages, int num_groups,
                           const IntegerWeights *weights, const Ahead *ahead, float *sums,
                           long row_stride) {
     __m512i flip = _mm512_set1_epi8(flipped ? (char)0x80 : 0);
     int group = 0;
     for (; group + WIDE <= num_groups; group += WIDE)
-        dot_value_groups(ROWS, WIDE, flip, levels, num_pages, group, weights, ahead, sums,
+        dot_value_groups(ROWS, WIDE, TERMS, flip, levels, num_pages, group, weights, ahead, sums,
                          row_stride);
     for (; group < num_groups; group++)
-        dot_value_groups(ROWS, 1, flip, levels, num_pages, group, weights, ahead, sums,
+        dot_value_groups(ROWS, 1, TERMS, flip, levels, num_pages, group, weights, ahead, sums,
                          row_stride);
 }
 
 /* sums[r][16 * group + 4 * channel + part] += weights of four tokens times their values; each of
-   the pages is `levels` (num_groups, 4, 16), signed, or unsigned bytes to be flipped. */
-static void dot_values(int rows, int flipped, const uint8_t *const *levels, int num_pages,
+   the pages is `levels` (num_groups, 4, 16), signed, or unsigned bytes to be flipped. Values of
+   eight bits everywhere deserve both bytes of the weights. */
+static void dot_values(int rows, int all_bytes, const uint8_t *const *levels, int num_pages,
                        int num_groups, const IntegerWeights *weights, const Ahead *ahead,
                        float *sums, long row_stride) {
 #define CASE(ROWS, WIDE)                                                                      \
     case ROWS:                                                                                \
-        dot_values_of(ROWS, WIDE, flipped, levels, num_pages, num_groups, weights, ahead,     \
-                      sums, row_stride);                                                      \
+        if (all_bytes)                                                                        \
+            dot_values_of(ROWS, WIDE / 2, 2, 1, levels, num_pages, num_groups, weights,       \
+                          ahead, sums, row_stride);                                           \
+        else                                                                                  \
+            dot_values_of(ROWS, WIDE, 1, 0, levels, num_pages, num_groups, weights, ahead,    \
+                          sums, row_stride);                                                  \
         break;
     switch (rows) {
         CASE(1, 8)

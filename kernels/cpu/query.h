@@ -29,8 +29,10 @@ INLINE void turn(const float *query, const float *rotation, int head_dim, float 
     }
 }
 
-/* In place: the sums and differences of all pairs of channels that differ in one bit, bit by bit. */
+/* In place: sums and differences of all pairs of channels that differ in one bit, bit by bit, in
+   blocks of the largest power of two that divides the size. */
 static void walsh_hadamard(float *x, int size) {
+    const int block = size & -size;
     const __m512 ones = _mm512_set1_ps(1.0f), minus = _mm512_set1_ps(-1.0f);
     const __m512 bit0 = _mm512_mask_mov_ps(ones, 0xaaaa, minus);
     const __m512 bit1 = _mm512_mask_mov_ps(ones, 0xcccc, minus);
@@ -44,7 +46,7 @@ static void walsh_hadamard(float *x, int size) {
         y = _mm512_fmadd_ps(y, bit3, _mm512_shuffle_f32x4(y, y, 0x4e));
         _mm512_store_ps(x + d, y);
     }
-    for (int half = 16; half < size; half *= 2)
+    for (int half = 16; half < block; half *= 2)
         for (int begin = 0; begin < size; begin += 2 * half)
             for (int d = begin; d < begin + half; d += 16) {
                 __m512 low = _mm512_load_ps(x + d), high = _mm512_load_ps(x + d + half);

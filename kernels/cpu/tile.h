@@ -137,7 +137,7 @@ static void tile_logits(const Layer *layer, const Window *window, int head_index
 }
 
 /* Fold a tile's logits into the running softmax; weights become bytes of the tile's largest. */
-static void weigh(int first_row, int rows, Scratch *scratch, Sums *sums) {
+static void weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums *sums) {
     IntegerWeights *weights = &scratch->weights;
     int num_pages = scratch->num_pages;
     __m512 most[BLOCK_ROWS];
@@ -146,11 +146,12 @@ static void weigh(int first_row, int rows, Scratch *scratch, Sums *sums) {
         for (int p = 0; p < num_pages && r < rows; p++)
             most[r] = _mm512_max_ps(most[r], _mm512_load_ps(scratch->logits[r] + p * PAGE_TOKENS));
     }
-    __m512 before = _mm512_load_ps(sums->maxima + first_row);
+    __m512 before = _mm512_mask_loadu_ps(_mm512_set1_ps(UNSEEN), first_lanes(rows),
+                                         sums->maxima + first_row);
     __m512 now = _mm512_max_ps(before, largest_of_rows(most, rows));
     __m512 decays = exponential(_mm512_sub_ps(before, now));
     _mm512_store_ps(weights->decays, decays);
-    _mm512_mask_store_ps(sums->maxima + first_row, first_lanes(rows), now);
+    _mm512_mask_storeu_ps(sums->maxima + first_row, first_lanes(rows), now);
     /* A row that has seen nothing subtracts less than its logits: they must not become exp(0). */
     _Alignas(64) float shifts[16], inverses[16];
     _mm512_store_ps(shifts, _mm512_max_ps(now, _mm512_set1_ps(UNSEEN / 2)));
@@ -175,11 +176,15 @@ static void weigh(int first_row, int rows, Scratch *scratch, Sums *sums) {
     _mm512_store_ps(inverses, _mm512_maskz_div_ps(above, _mm512_set1_ps(255.0f), top));
     for (int r = 0; r < rows; r++) {
         __m512 inverse = _mm512_set1_ps(inverses[r]);
+        uint8_t *coarse_codes = weights->codes[r][0], *fine_codes = weights->codes[r][1];
         for (int p = 0; p < num_pages; p++) {
-            __m512 share = _mm512_load_ps(scratch->logits[r] + p * 16);
-            __m512i code = _mm512_cvtps_epi32(_mm512_mul_ps(share, inverse));
-            _mm_store_si128((__m128i *)(weights->codes[r] + p * PAGE_TOKENS),
-                            _mm512_cvtusepi32_epi8(code));
+            __m512 share = _mm512_mul_ps(_mm512_load_ps(scratch->logits[r] + p * 16), inverse);
+            __m512i coarse = two_bytes ? _mm512_cvttps_epi32(share) : _mm512_cvtps_epi32(share);
+            _mm_store_si128((__m128i *)(coarse_codes + p * 16), _mm512_cvtusepi32_epi8(coarse));
+            if (!two_bytes) continue;
+            __m512 rest = _mm512_sub_ps(share, _mm512_cvtepi32_ps(coarse));
+            __m512i fine = _mm512_cvtps_epi32(_mm512_mul_ps(rest, _mm512_set1_ps(255.0f)));
+            _mm_store_si128((__m128i *)(fine_codes + p * 16), _mm512_cvtusepi32_epi8(fine));
         }
     }
 }
@@ -195,7 +200,7 @@ static void attend_tile(const Layer *layer, const Window *window, int head_index
     for (int first = 0; first < window->num_rows; first += BLOCK_ROWS) {
         int rows = window->num_rows - first < BLOCK_ROWS ? window->num_rows - first : BLOCK_ROWS;
         tile_logits(layer, window, head_index, first, rows, stretches, num_stretches, scratch);
-        weigh(first, rows, scratch, sums);
+        weigh(first, rows, head->flags & 2, scratch, sums);
         if (first == 0) read_levels(layer, head, 1, scratch);
         dot_values(rows, head->flags & 2, scratch->value_levels, scratch->num_pages,
                    head->value_groups, &scratch->weights, &scratch->ahead,
