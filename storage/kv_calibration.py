@@ -33,6 +33,7 @@ _FIELDS = {
     "directions": torch.float16,
     "spreads": torch.float32,
     "importances": torch.float32,
+    "peaks": torch.float32,
 }
 """Directions are unit vectors: float16 moves no error that can be measured, and halves the file."""
 
@@ -42,10 +43,12 @@ class LayerCalibration:
     """Transforms of one layer.
 
     Args:
+        frequencies: (head_dim / 2,), float64: radians per position of each pair of channels.
         keys: of block-local keys in pair order, less their rotated mean.
         values: of values.
     """
 
+    frequencies: Tensor
     keys: HeadTransforms
     values: HeadTransforms
 
@@ -85,6 +88,11 @@ class KVCalibration:
     def nbytes(self) -> int:
         """Bytes of its tensors as they are stored."""
         return sum(tensor.nbytes for tensor in self._tensors().values())
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether no number in it is NaN or infinite."""
+        return all(bool(tensor.isfinite().all()) for tensor in self._tensors().values())
 
     def save(self, path: Path) -> None:
         """Write the file: whole, or not at all."""
@@ -143,6 +151,7 @@ class KVCalibration:
         try:
             layers = tuple(
                 LayerCalibration(
+                    tensors[f"layers.{index}.frequencies"],
                     _transforms(tensors, f"layers.{index}.keys"),
                     _transforms(tensors, f"layers.{index}.values"),
                 )
@@ -153,12 +162,16 @@ class KVCalibration:
         return KVCalibration(fingerprint, layers)
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {
+        tensors = {
             f"layers.{index}.{kind}.{name}": getattr(part, name).to(dtype).contiguous()
             for index, layer in enumerate(self.layers)
             for kind, part in (("keys", layer.keys), ("values", layer.values))
             for name, dtype in _FIELDS.items()
         }
+        for index, layer in enumerate(self.layers):
+            # A clone: layers share the tensor, which the file format refuses.
+            tensors[f"layers.{index}.frequencies"] = layer.frequencies.double().clone()
+        return tensors
 
 
 def _transforms(tensors: Mapping[str, Tensor], prefix: str) -> HeadTransforms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.kernels.transform_coding import (
+    CODEBOOK,
     CODING_ERRORS,
     STRETCH_TOKENS,
     HeadTransforms,
@@ -95,17 +97,84 @@ def test_transformed_queries_have_the_products_of_the_keys_less_their_center() -
     assert float((found - expected).norm() / expected.norm()) < 1e-5
 
 
-def test_channels_come_uncorrelated_with_a_variance_of_one_and_the_costliest_first() -> None:
+def test_groups_come_uncorrelated_with_a_variance_of_one_and_the_costliest_first() -> None:
     moments, local, values = sampled(3)
     keys, coded_values = fit_transforms([moments])[0]
+    same_group = torch.kron(torch.eye(DIM // 4), torch.ones(4, 4)).bool()
     for transform, centered in (
         (keys, centered_keys(moments, local, keys)),
         (coded_values, values - moments.value_mean[:, None]),
     ):
         coded = centered @ transform.forward.double()
         covariance = coded.transpose(1, 2) @ coded / COUNT
-        assert torch.allclose(covariance, torch.eye(DIM).double().expand(HEADS, -1, -1), atol=1e-3)
+        between = covariance.masked_fill(same_group, 0.0)
+        assert float(between.abs().max()) < 1e-3
+        variances = covariance.diagonal(dim1=1, dim2=2).reshape(HEADS, -1, 4)
+        assert torch.allclose(variances, torch.ones(1).double(), atol=1e-3)
         assert bool((transform.importances.diff(dim=-1) <= 0).all())
+
+
+def test_an_error_of_one_in_a_channel_costs_its_importance() -> None:
+    # Without gradients, and with an output projection that treats all directions alike, an error
+    # costs its square, and the ridge of 5 % on top.
+    moments, _, _ = sampled(3)
+    plain = replace(
+        moments,
+        key_fisher=None,
+        value_fisher=None,
+        output_products=torch.eye(DIM).double().repeat(HEADS, 1, 1),
+        value_weight=2.0,
+    )
+    values = fit_transforms([plain])[0][1]
+    costs = 2.0 * 1.05 * values.inverse.double().square().sum(-1)
+    assert torch.allclose(costs, values.importances.double(), rtol=1e-4)
+
+
+def test_layers_that_matter_more_get_more_bits_without_gradients_too() -> None:
+    moments, _, _ = sampled(3)
+    plain = replace(moments, key_fisher=None, value_fisher=None)
+    pairs = fit_transforms([plain, replace(plain, key_weight=100.0, value_weight=0.01)])
+    widths = water_fill([part.importances for pair in pairs for part in pair], 2.0)
+    keys, values, dear_keys, cheap_values = (float(width.float().mean()) for width in widths)
+    assert dear_keys > keys + 1 and cheap_values <= values - 1
+
+
+def test_wide_codes_reach_the_peaks_that_were_seen_and_narrow_ones_stay() -> None:
+    moments, _, _ = sampled(3)
+    values = fit_transforms([moments])[0][1]
+    values = replace(values, peaks=torch.full((HEADS, DIM), 20.0))
+    widths = torch.tensor([[8, 6, 4, 0]] * HEADS, dtype=torch.uint8)
+    fitted = values.fitted_to(widths)
+    top = torch.tensor([CODEBOOK.values(8)[-1]] * 4 + [CODEBOOK.values(6)[-1]] * 4)
+    assert bool((fitted.peaks[:, :8] <= top).all()) and bool((fitted.peaks[:, :8] > 18 / 4.5).all())
+    assert torch.equal(fitted.spreads[:, 8:], values.spreads[:, 8:])
+    assert torch.allclose(
+        fitted.forward @ fitted.inverse, torch.eye(DIM).expand(HEADS, -1, -1), atol=1e-4
+    )
+
+
+def test_the_codebook_is_the_least_squares_one_for_a_gaussian_with_long_tails() -> None:
+    grid = torch.linspace(-12, 12, 12_001, dtype=torch.float64)
+    density = 0.88 * (-grid.square() / 2).exp() + 0.12 * (-grid.square() / 6.48).exp() / 1.8
+    density /= density.sum()
+    for width in CODEBOOK.levels:
+        values = torch.tensor(CODEBOOK.values(width), dtype=torch.float64)
+        nearest = torch.bucketize(grid, (values[1:] + values[:-1]) / 2)
+        sums = torch.zeros(len(values), dtype=torch.float64)
+        masses = sums.clone().index_add_(0, nearest, density)
+        means = sums.index_add_(0, nearest, density * grid) / masses
+        # A level is the mean of what it stands for, up to the rounding to an integer.
+        assert float((means - values).abs().max()) < 1.2 * CODEBOOK.units[width]
+
+
+@pytest.mark.parametrize("width", range(9))
+def test_the_stated_coding_errors_are_those_of_the_codebook(width: int) -> None:
+    grid = torch.linspace(-12, 12, 12_001, dtype=torch.float64)
+    density = 0.88 * (-grid.square() / 2).exp() + 0.12 * (-grid.square() / 6.48).exp() / 1.8
+    values = torch.tensor(CODEBOOK.values(width) if width else (0.0,), dtype=torch.float64)
+    nearest = values[torch.bucketize(grid, (values[1:] + values[:-1]) / 2)]
+    error = (density * (grid - nearest).square()).sum() / (density * grid.square()).sum()
+    assert float(error) == pytest.approx(CODING_ERRORS[width], rel=0.2)
 
 
 def test_the_center_of_keys_is_their_mean_before_they_were_rotated() -> None:
@@ -182,10 +251,7 @@ def test_each_bit_saves_less_than_the_one_before() -> None:
 def test_a_head_that_never_varies_is_transformed_without_nan() -> None:
     moments, _, _ = sampled(5)
     zero = torch.zeros_like(moments.value_products)
-    still = LayerMoments(
-        **{name: getattr(moments, name) for name in LayerMoments.__slots__}
-        | {"value_products": zero, "value_mean": torch.zeros_like(moments.value_mean)}
-    )
+    still = replace(moments, value_products=zero, value_mean=torch.zeros_like(moments.value_mean))
     values = fit_transforms([still])[0][1]
     for tensor in (values.forward, values.inverse, values.importances):
         assert bool(torch.isfinite(tensor).all())
