@@ -2,15 +2,12 @@
 
 Grid of the first kernel: (splits, blocks of rows, heads). A program walks over its stretches with
 an online softmax and writes the weighted levels of its part and their log-sum-exp; a second kernel
-merges the splits. Few rows (decoding) are padded to 16 and spread over splits; many (prefill) fill
-blocks of 64 and need no split. Token scales are folded into logits and probabilities, so that codes
-become levels and nothing else. Same results as `packed.attend`, within the bound of float16
-operands.
+merges the splits. Few rows (decoding) are spread over many splits; many (prefill) over blocks of
+rows. Token scales are folded into logits and probabilities, so that codes become levels and nothing
+else. Same results as `packed.attend` to the rounding of queries and probabilities to float16.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton.language as tl
@@ -21,7 +18,7 @@ from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 from agentmem.kernels.triton_codes import code_words, levels_of, value_tile
 from agentmem.kernels.triton_launch import jit, next_power_of_2, num_processors
-from agentmem.kernels.triton_layer import LayerTables, layer_tables
+from agentmem.kernels.triton_layer import layer_tables
 from agentmem.kernels.triton_logits import (
     asked_queries,
     center_products,
@@ -49,8 +46,8 @@ def _attend_kernel(
     factors_ptr: tl.tensor, limits_ptr: tl.tensor, value_groups_ptr: tl.tensor,
     value_scale_begins_ptr: tl.tensor, value_levels_ptr: tl.tensor, outputs_ptr: tl.tensor,
     log_sum_exp_ptr: tl.tensor, softcap: tl.tensor, num_rows: tl.tensor, page_words: tl.tensor,
-    num_stretches: tl.tensor, transform_stride: tl.tensor,
-    num_channels: tl.tensor, num_phases: tl.tensor, num_members: tl.tensor, stretches_per_split: tl.tensor,
+    num_stretches: tl.tensor, transform_stride: tl.tensor, num_channels: tl.tensor,
+    num_phases: tl.tensor, num_members: tl.tensor, stretches_per_split: tl.tensor,
     HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
     LANES: tl.constexpr, PAGES: tl.constexpr, KEY_PLANES: tl.constexpr,
     VALUE_PLANES: tl.constexpr,
@@ -154,8 +151,8 @@ def _attend_kernel(
 
 @jit
 def _merge_kernel(
-    parts_ptr: tl.tensor, part_log_sum_exp_ptr: tl.tensor, outputs_ptr: tl.tensor, log_sum_exp_ptr: tl.tensor,
-    num_rows: tl.tensor, num_parts: tl.tensor, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr,
+    parts_ptr: tl.tensor, part_log_sum_exp_ptr: tl.tensor, outputs_ptr: tl.tensor,
+    log_sum_exp_ptr: tl.tensor, num_rows: tl.tensor, num_parts: tl.tensor, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr,
     PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row and up to CHANNELS channels of all parts: (parts, rows, D) and (parts, rows)."""

@@ -39,6 +39,7 @@ class Coded:
         units: (H, D), float32: what level 1 is worth in each channel; 0 where there are no bits.
         scale_top: what a token's largest channel over its scale is to be.
         planes: every plane that some width has, or-ed.
+        max_width: the widest.
     """
 
     groups: Tensor
@@ -48,6 +49,7 @@ class Coded:
     units: Tensor
     scale_top: float
     planes: int
+    max_width: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,15 +165,16 @@ def _coded(
             levels[1 << width : 2 << width] = torch.tensor(of_width, dtype=torch.float32)
         borders[width, : len(of_width) - 1] = codebook.borders[width]
         units[width] = codebook.units[width]
-    top = codebook.values(present[-1])[-1] if present else 1.0
+    top = codebook.values(present[-1])[-1] if present else float("inf")
     return Coded(
         groups.to(torch.int32).contiguous().to(device),
         (scales.cpu() // _SCALE_BYTES).to(torch.int32).to(device),
         levels.half().to(device),
         borders.to(device),
         units[widths].repeat_interleave(GROUP_CHANNELS, 1).to(device),
-        abs(top),
+        top,
         reduce(or_, present, 0),
+        max(present, default=0),
     )
 
 

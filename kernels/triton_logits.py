@@ -115,8 +115,8 @@ def asked_queries(
 def center_products(
     queries_ptr: tl.tensor, rotations_ptr: tl.tensor, center_ptr: tl.tensor, rows: tl.tensor,
     stretches: tl.tensor, inside: tl.tensor, shrink: tl.tensor, offset: tl.tensor,
-    num_channels: tl.tensor, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr,
-    TOKENS: tl.constexpr,
+    num_channels: tl.tensor, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr,
+    LANES: tl.constexpr, TOKENS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """(lanes, TOKENS), float32: turned queries times the center, from an offset on."""
     token = offset + tl.arange(0, TOKENS)
@@ -221,15 +221,15 @@ def logits_arguments(
     """What a kernel that computes logits takes, by parameter.
 
     Raises:
-        ValueError: `pages` is no arena of byte records.
+        ValueError: `pages` is no arena of byte records, or the table points outside it.
     """
     if pages.dtype != torch.uint8 or pages.ndim != 2 or pages.stride(1) != 1:
         raise ValueError(
             f"`pages` must be (capacity, page_nbytes), uint8, each row contiguous: got "
             f"{tuple(pages.shape)}, {pages.dtype}, strides {pages.stride()}."
         )
+    stretch_pages = pages_of_stretches(table, pages.shape[0])
     queries = queries.float().contiguous()
-    stretch_pages = pages_of_stretches(table)
     return {
         "queries_ptr": queries,
         "rotations_ptr": torch.view_as_real(rotations.contiguous()),
