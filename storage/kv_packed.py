@@ -6,6 +6,7 @@ from torch import Tensor
 
 from agentmem.errors import InvalidInput, Unsupported
 from agentmem.kernels import packed
+from agentmem.kernels.backend import kernels_for
 from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.packed import PackedLayer
@@ -49,14 +50,16 @@ class PackedCodec(LayerCodec):
         limits: Tensor, softcap: float | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Attention on the codes; as `kernels.packed.attend`."""
-        return packed.attend(queries, rotations, table, pages, self.layer, limits, softcap)
+        kernels = kernels_for(pages.device, self.shape.head_dim)
+        return kernels.attend(queries, rotations, table, pages, self.layer, limits, softcap)
 
     def column_mass(
         self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
         limits: Tensor, softcap: float | None, log_sum_exp: Tensor,
     ) -> Tensor:  # fmt: skip
         """Probability each slot received; as `kernels.packed.column_mass`."""
-        return packed.column_mass(
+        kernels = kernels_for(pages.device, self.shape.head_dim)
+        return kernels.column_mass(
             queries, rotations, table, pages, self.layer, limits, softcap, log_sum_exp
         )
 
