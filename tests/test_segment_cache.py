@@ -357,7 +357,7 @@ def test_a_dense_cache_packs_nothing(attached: AttachedModel) -> None:
     cache = filled(attached)
     assert not cache.compress(0) and cache.states()[0] == "live"
     with pytest.raises(InvalidInput, match="q3"):
-        SegmentCache(attached, "q3")  # type: ignore[arg-type]
+        SegmentCache(attached, "q3")
 
 
 def test_bytes_count_padding_and_the_open_tail(attached: AttachedModel) -> None:
