@@ -94,6 +94,11 @@ class KVCalibration:
         """Whether no number in it is NaN or infinite."""
         return all(bool(tensor.isfinite().all()) for tensor in self._tensors().values())
 
+    @cached_property
+    def checksum(self) -> str:
+        """Of its tensors as they are stored, as hex digits."""
+        return _checksum(self._tensors())
+
     def save(self, path: Path) -> None:
         """Write the file: whole, or not at all."""
         tensors = self._tensors()
@@ -102,7 +107,7 @@ class KVCalibration:
             "version": _VERSION,
             "fingerprint": self.fingerprint,
             "num_layers": str(len(self.layers)),
-            "sha256": _checksum(tensors),
+            "sha256": self.checksum,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=path.parent) as folder:

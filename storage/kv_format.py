@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -124,7 +123,8 @@ class LayerCodec(ABC):
 class Format(ABC):
     """A way to encode keys and values."""
 
-    name: ClassVar[str]
+    name: str
+    """Equal names mean that one reads what the other wrote: parameters are part of it."""
 
     @abstractmethod
     def layer(self, index: int, shape: LayerShape) -> LayerCodec:

@@ -31,11 +31,10 @@ class KltFormat(Format):
         InvalidInput: `average_bits` is out of range.
     """
 
-    name = "klt"
-
     def __init__(self, calibration: KVCalibration, average_bits: float = DEFAULT_BITS) -> None:
         self.calibration = calibration
         self.average_bits = average_bits
+        self.name = f"klt{average_bits:g}:{calibration.checksum[:12]}"
         self._widths = calibration.widths(average_bits)
 
     def layer(self, index: int, shape: LayerShape) -> LayerCodec:

@@ -265,7 +265,7 @@ def test_open_tails_of_a_fork_and_its_parent_grow_apart(attached: AttachedModel)
 
 def test_forks_share_sealed_blocks_and_do_not_add_up(attached: AttachedModel) -> None:
     cache = filled(attached, (160,))
-    arena = cache._arenas["dense"]
+    arena = cache._dense
     before = arena.nbytes
     for _ in range(10):
         forked = cache.fork()

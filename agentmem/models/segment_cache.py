@@ -63,10 +63,12 @@ class SegmentCache(TailCache):
         self.format = format
         self.parking = Parking() if parking is None else parking
         with plain_tensors():
-            self._arenas: dict[str, PageArena] = {
-                name: PageArena(make_format(name, attached), attached.shapes, self._device)
-                for name in dict.fromkeys(("dense", format))
-            }
+            self._dense = PageArena(make_format("dense", attached), attached.shapes, self._device)
+            self._packed = (
+                self._dense
+                if format == "dense"
+                else PageArena(make_format(format, attached), attached.shapes, self._device)
+            )
         self._view: WindowView | None = None
 
     @property
@@ -103,7 +105,7 @@ class SegmentCache(TailCache):
         """Where each segment is: live (dense), compressed or parked."""
         states: dict[Hashable, Residence] = {key: "parked" for key in self.parking}
         for key, resident in self._residents.items():
-            packed = resident.block.arena is not self._arenas["dense"]
+            packed = resident.block.arena is not self._dense
             states[key] = "compressed" if packed else "live"
         return states
 
@@ -158,7 +160,7 @@ class SegmentCache(TailCache):
         self._collect()
         assert self._tail_start is not None
         start, begin = self._tail_start, self._tail_begin
-        arena = self._arenas["dense"]
+        arena = self._dense
         with plain_tensors():
             offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
             rotations = [
@@ -309,7 +311,7 @@ class SegmentCache(TailCache):
             Whether it was packed now: False where it is packed already or the format is dense.
         """
         resident = self._resident(key)
-        dense, packed = self._arenas["dense"], self._arenas[self.format]
+        dense, packed = self._dense, self._packed
         if packed is dense or resident.block.arena is packed:
             return False
         self._collect()
@@ -331,8 +333,9 @@ class SegmentCache(TailCache):
         What either does afterwards, the other never sees.
         """
         self._collect()
-        other = SegmentCache(self.attached, self.format, parking=self.parking.copy())
-        other._arenas = dict(self._arenas)
+        other = SegmentCache(self.attached, parking=self.parking.copy())
+        other.format = self.format
+        other._dense, other._packed = self._dense, self._packed
         other._residents = {key: replace(r) for key, r in self._residents.items()}
         other._evidence = self._evidence.copy()
         begin, end = self._tail_begin, self._tail_begin + self._tail_length
@@ -365,7 +368,8 @@ class SegmentCache(TailCache):
         return record
 
     def _load(self, record: KVRecord) -> Block:
-        arena = self._arenas.get(record.format, self._arenas["dense"])
+        is_packed = record.format == self._packed.format.name
+        arena = self._packed if is_packed else self._dense
         record.check(self.attached.fingerprint, arena)
         with plain_tensors():
             return arena.store(record.num_tokens, record.layers)
@@ -378,11 +382,12 @@ class SegmentCache(TailCache):
                 self._collect_from(stale)
         if self._view is None:
             with plain_tensors():
-                for arena in self._arenas.values():
+                arenas = list(dict.fromkeys((self._dense, self._packed)))
+                for arena in arenas:
                     arena.tidy()
                 self._view = WindowView(
                     self._residents,
-                    list(self._arenas.values()),
+                    arenas,
                     self.attached.frequencies,
                     self._device,
                 )
