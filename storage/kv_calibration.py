@@ -134,7 +134,8 @@ class KVCalibration:
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                # Clones: what is read otherwise stays mapped to the file.
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
             raise StoreCorrupt(
                 f"{path} cannot be read as a calibration ({error}): run `agentmem calibrate` again."
