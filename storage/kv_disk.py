@@ -44,6 +44,7 @@ class KVDisk:
 
     def __init__(self, folder: KVFolder, *, model: str, max_bytes: int) -> None:
         self.folder = folder
+        self.model = model
         self.num_failed = 0
         self._owner = Owner(folder.owner, model)
         self._shelf: Shelf[_Held] = Shelf(max_bytes)

@@ -47,18 +47,30 @@ class Manifest:
         owner: whose they are.
         fingerprint: of model, tokenizer, template and format.
         records: the one used longest ago first.
+        attention: for each of the last turns, what each key was given: probability mass, and
+            queries that could see it.
         change: the archive's newest change when they were written.
     """
 
     owner: str
     fingerprint: str
     records: tuple[SavedRecord, ...] = ()
+    attention: tuple[tuple[tuple[int | str, float, int], ...], ...] = ()
     change: int = 0
 
     def before(self, segment_id: int) -> Manifest:
         """Only the segments older than that one: nothing else can be sure not to have seen it."""
-        kept = (r for r in self.records if isinstance(r.key, int) and r.key < segment_id)
-        return replace(self, records=tuple(kept))
+
+        def is_older(key: int | str) -> bool:
+            return isinstance(key, int) and key < segment_id
+
+        return replace(
+            self,
+            records=tuple(record for record in self.records if is_older(record.key)),
+            attention=tuple(
+                tuple(one for one in turn if is_older(one[0])) for turn in self.attention
+            ),
+        )
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
@@ -82,7 +94,12 @@ def read_manifest(path: Path) -> Manifest | None:
         if fields.pop("version") != _VERSION:
             raise ValueError("another version wrote it")
         records = [{**one, "token_ids": tuple(one["token_ids"])} for one in fields.pop("records")]
-        return Manifest(records=tuple(SavedRecord(**one) for one in records), **fields)
+        attention = (tuple(tuple(one) for one in turn) for turn in fields.pop("attention"))
+        return Manifest(
+            records=tuple(SavedRecord(**one) for one in records),
+            attention=tuple(attention),
+            **fields,
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import pytest
 from agentmem import Agent, Budget, Reply, Store, open_memory
 from agentmem.errors import BudgetTooSmall, StoreError
 from agentmem.models.embed import HashEmbedder
+from agentmem.models.engine import engine_for
+from agentmem.models.loading import load
 from agentmem.models.local import LocalModel
 from tests.tiny_models import save_tiny_model
 
@@ -47,8 +49,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+def tiny_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A tiny model, held so that no opening has to load it again."""
+    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"))
+    engine = engine_for(load(folder))
+    yield folder
+    del engine
 
 
 @pytest.fixture
@@ -83,27 +89,34 @@ def computed(agent: Agent) -> int:
     return agent.model.num_computed_tokens
 
 
+def attention(agent: Agent) -> dict[int | str, float]:
+    """What the policies and the controller are told of each part."""
+    assert agent.memory.kv is not None
+    return dict(agent.memory.kv.attention())
+
+
 def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file() and "me.db.kv" in str(path))
 
 
-@pytest.mark.parametrize("kv", ["dense", "q8"])
-@pytest.mark.parametrize("budget", [600, 260])
+@pytest.mark.parametrize(("kv", "budget"), [("dense", 600), ("q8", 260)])
 def test_a_closed_session_goes_on_token_for_token_without_prefill(
     opened: Callable[..., Agent], tmp_path: Path, kv: str, budget: int
 ) -> None:
     with opened(kv=kv, budget=budget, store=tmp_path / "one.db") as agent:
-        expected, costs = [], []
+        expected, costs, seen = [], [], []
         for text in SAID:
             before = computed(agent)
             expected += talk(agent, (text,))
             costs.append(computed(agent) - before)
+            seen.append(attention(agent))
     said = []
-    for text, cost in zip(SAID, costs, strict=True):
+    for number, text in enumerate(SAID):
         with opened(kv=kv, budget=budget) as agent:
             said += talk(agent, (text,))
             # What ends the reply before was read when the session was closed.
-            assert computed(agent) <= cost
+            assert computed(agent) <= costs[number]
+            assert attention(agent) == pytest.approx(seen[number], rel=1e-4)
     assert said == expected
 
 

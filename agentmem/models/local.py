@@ -74,7 +74,6 @@ class LocalModel(ChatModel):
         self._ids = PromptIds(engine)
         self._entries: list[Entry] = []
         self._kv: LocalKV | None = None
-        self._folder: KVFolder | None = None
         self._max_tokens = 0
         self._window: SegmentWindow | PrefixWindow
         self.name = loaded.name
@@ -193,19 +192,17 @@ class LocalModel(ChatModel):
         if self._kv is None:
             return
         disk = KVDisk(folder, model=self._kv_fingerprint, max_bytes=max_bytes)
-        is_mine = manifest is not None and manifest.fingerprint == self._kv_fingerprint
-        for record in self._kv.resume(disk, manifest.records if manifest and is_mine else ()):
+        if manifest is not None and manifest.fingerprint != disk.model:
+            manifest = None
+        for record in self._kv.resume(disk, manifest):
             self._ids.take_up(record.key, record.token_ids, record.rendering)
-        self._folder = folder
 
     def suspend(self, prompt: Sequence[Part]) -> Manifest | None:
         """Write all KV the conversation holds to the folder it was resumed with."""
-        if self._kv is None or self._folder is None:
+        if self._kv is None or self._kv.disk is None:
             return None
         self._finish_reply(self._kv, prompt)
-        self._kv.window.park()
-        records = self._kv.suspend(self._ids.renderings())
-        return Manifest(self._folder.owner, self._kv_fingerprint, records)
+        return self._kv.suspend(self._ids.renderings())
 
     def _finish_reply(self, kv: LocalKV, prompt: Sequence[Part]) -> None:
         """Make the last reply a part of its own, where its KV waits for one."""
@@ -224,7 +221,6 @@ class LocalModel(ChatModel):
         self._window.close()
         if self._kv is not None:
             self._kv.clear()
-        self._folder = None
         self._ids = PromptIds(self._engine)
         self._entries = []
 

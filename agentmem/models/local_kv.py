@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
 from agentmem.models.base import KVUsage, PartKey
@@ -10,7 +10,7 @@ from agentmem.models.segment_cache import SegmentCache
 from agentmem.models.segment_window import SegmentWindow
 from agentmem.segment import State
 from agentmem.storage.kv_disk import KVDisk
-from agentmem.storage.kv_manifest import SavedRecord
+from agentmem.storage.kv_manifest import Manifest, SavedRecord
 
 
 class LocalKV:
@@ -20,6 +20,9 @@ class LocalKV:
         window: its window.
         cache: holds the window's KV.
         on_forget: called with the key of a part that is deleted.
+
+    Attributes:
+        disk: where KV that leaves memory is kept, between `resume` and `suspend`.
     """
 
     def __init__(
@@ -31,12 +34,12 @@ class LocalKV:
         self.window = window
         self._cache = cache
         self._on_forget = on_forget
-        self._disk: KVDisk | None = None
+        self.disk: KVDisk | None = None
 
     @property
     def format(self) -> str:
-        """What parts outside the newest turn are packed into."""
-        return self._cache.format
+        """What parts outside the newest turn are packed into, with its parameters."""
+        return self._cache.packed_format
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -58,28 +61,44 @@ class LocalKV:
             self._cache.drop(key)
         self._on_forget(key)
 
-    def resume(self, disk: KVDisk, records: Sequence[SavedRecord]) -> list[SavedRecord]:
-        """Park on this disk what leaves memory, beginning with these records.
+    def resume(self, disk: KVDisk, manifest: Manifest | None) -> list[SavedRecord]:
+        """Park on this disk what leaves memory, and begin with what a clean close left there.
 
         Returns:
-            Those that can be brought back.
+            The records that can be brought back.
         """
+        records = () if manifest is None else manifest.records
         disk.take_up(records)
-        self._disk = self._cache.parking.disk = disk
+        self.disk = self._cache.parking.disk = disk
+        if manifest is not None:
+            turns = manifest.attention
+            self._cache.evidence.take_up(
+                {key: (mass, queries) for key, mass, queries in turn} for turn in turns
+            )
         return [record for record in records if disk.has(record.key)]
 
-    def suspend(self, renderings: Mapping[PartKey, str]) -> tuple[SavedRecord, ...]:
-        """Move everything parked to the disk and leave it there; nothing where there is none.
+    def suspend(self, renderings: Mapping[PartKey, str]) -> Manifest | None:
+        """Take everything out of the window and leave it on the disk; None where there is none.
 
         Args:
             renderings: of the parts' ids; what has none is of no use later.
         """
-        disk, self._disk = self._disk, None
+        disk, self.disk = self.disk, None
         if disk is None:
-            return ()
+            return None
+        observed = self._cache.evidence.observed()
+        self.window.park()
         self._cache.parking.flush()
         self._cache.parking.disk = None
-        return disk.leave(renderings)
+        return Manifest(
+            disk.folder.owner,
+            disk.model,
+            disk.leave(renderings),
+            tuple(
+                tuple((key, *seen) for key, seen in turn.items() if isinstance(key, int | str))
+                for turn in observed
+            ),
+        )
 
     def clear(self) -> None:
         """Let everything go that is parked; on a disk too, unless it was left there."""

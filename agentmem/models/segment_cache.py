@@ -72,6 +72,11 @@ class SegmentCache(TailCache):
         self._view: WindowView | None = None
 
     @property
+    def packed_format(self) -> str:
+        """Of what `compress` packs into, with its parameters: equal names read each other."""
+        return self._packed.format.name
+
+    @property
     def keys(self) -> tuple[Hashable, ...]:
         """Keys of the segments in the window, in order of position."""
         return tuple(sorted(self._residents, key=lambda key: self._residents[key].start))

@@ -84,16 +84,16 @@ class SegmentWindow:
         for entry in entries:
             if cache.has(entry.key) and cache.token_ids(entry.key) != entry.token_ids:
                 cache.drop(entry.key)
-        if not self._is_fork and any(
-            entry.begins_turn and not cache.has(entry.key) for entry in entries
-        ):
-            cache.new_turn()
         wanted = {entry.key for entry in entries}
         if not self.finish_reply(entries, read):
             # The window is full to the brim: there is room once others have left.
             self._let_go(wanted)
             self._adopt_tail(entries, read)
         self._let_go(wanted)
+        if not self._is_fork and any(
+            entry.begins_turn and not cache.has(entry.key) for entry in entries
+        ):
+            cache.new_turn()
         starts, position = {}, 0
         for entry in entries:
             starts[entry.key] = position
