@@ -47,7 +47,8 @@ def _attend_kernel(
     value_scale_begins_ptr: tl.tensor, value_levels_ptr: tl.tensor, outputs_ptr: tl.tensor,
     log_sum_exp_ptr: tl.tensor, softcap: tl.tensor, num_rows: tl.tensor, page_words: tl.tensor,
     num_stretches: tl.tensor, transform_stride: tl.tensor, num_channels: tl.tensor,
-    num_phases: tl.tensor, num_members: tl.tensor, stretches_per_split: tl.tensor,
+    num_phases: tl.tensor, num_members: tl.tensor, groups_stride: tl.tensor,
+    stretches_per_split: tl.tensor,
     HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
     LANES: tl.constexpr, PAGES: tl.constexpr, KEY_PLANES: tl.constexpr,
     VALUE_PLANES: tl.constexpr,
@@ -63,10 +64,8 @@ def _attend_kernel(
     member = tl.arange(0, LANES) // ROWS
     group = tl.arange(0, GROUPS)
     channel = tl.arange(0, BLOCK_DIM)
-    key_groups_ptr += (head * GROUPS + group) * 2
-    value_groups_ptr += (head * GROUPS + group) * 2
-    key_first, key_widths = tl.load(key_groups_ptr), tl.load(key_groups_ptr + 1)
-    value_first, value_widths = tl.load(value_groups_ptr), tl.load(value_groups_ptr + 1)
+    key_groups_ptr += head * GROUPS + group
+    value_groups_ptr += head * GROUPS + group
     key_scales_ptr = scales_ptr + tl.load(key_scale_begins_ptr + head)
     value_scales_ptr = scales_ptr + tl.load(value_scale_begins_ptr + head)
     factor, center_factor = tl.load(factors_ptr + head * 2), tl.load(factors_ptr + head * 2 + 1)
@@ -102,9 +101,10 @@ def _attend_kernel(
                     first + one, phase, last, stretch_pages_ptr, rows_ptr, starts_ptr, counts_ptr,
                     page_words, PAGES,
                 )  # fmt: skip
+                # Read anew for every tile, the stride being 0: kept, they fill the registers.
+                key_groups = tl.load(key_groups_ptr + one * groups_stride)
                 logits = tile_logits(
-                    asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_first,
-                    key_widths, begin, start, count, page, member == one, lengths, low, high,
+                    asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_groups, begin, start, count, page, member == one, lengths, low, high,
                     factor, center_factor, softcap, GROUPS, PAGES, KEY_PLANES, SCALED,
                     CENTERED, CAPPED,
                 )  # fmt: skip
@@ -114,13 +114,9 @@ def _attend_kernel(
                 total = total * kept + tl.sum(weights, 1)
                 maximum = raised
 
-                words = code_words(
-                    pages_ptr + begin[None, :, None] + value_first[:, None, None],
-                    value_widths[:, None, None], (page >= 0)[None, :, None], VALUE_PLANES,
-                )  # fmt: skip
-                levels = levels_of(
-                    words, value_widths[:, None, None], value_levels_ptr, VALUE_PLANES
-                )
+                value_groups = tl.load(value_groups_ptr + one * groups_stride)
+                words = code_words(pages_ptr, begin, value_groups, page >= 0, VALUE_PLANES)
+                levels = levels_of(words, value_groups, value_levels_ptr, VALUE_PLANES)
                 values = value_tile(levels, GROUPS, PAGES)
                 if SCALED:
                     scales = token_scales(value_scales_ptr, begin, page, PAGES)

@@ -20,20 +20,24 @@ from agentmem.kernels.triton_launch import jit
 
 @jit
 def code_words(
-    first: tl.tensor, widths: tl.tensor, there: tl.tensor, PLANES: tl.constexpr
+    pages_ptr: tl.tensor, begin: tl.tensor, groups: tl.tensor, there: tl.tensor, PLANES: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """Code words of groups, each code behind a 1: code + 2 ** width; those of width 8 bare.
 
     Args:
-        first: (groups, pages, 1) pointers to the first int32 of each group of each page.
-        widths: (groups, 1, 1), int32.
-        there: (1, pages, 1), bool: pages to read.
+        pages_ptr: int32, the arena.
+        begin: (pages,), int64, first word of each page.
+        groups: (groups,), int32: first word of each group in a page, times 16, plus its width.
+        there: (pages,), bool: pages to read.
         PLANES: every plane that some width has, or-ed.
 
     Returns:
         (groups, pages, 16), int32; as if all codes were 0 where there is no page.
     """
     word = tl.arange(0, 16)[None, None, :]
+    widths = (groups & 15)[:, None, None]
+    first = pages_ptr + begin[None, :, None] + (groups >> 4)[:, None, None]
+    there = there[None, :, None]
     codes = tl.zeros(first.shape, tl.int32) + word * 0 + 0x01010101
     if PLANES & 8:
         plane = tl.load(first + word, mask=there & ((widths & 8) != 0), other=0)
@@ -56,13 +60,13 @@ def code_words(
 
 @jit
 def levels_of(
-    codes: tl.tensor, widths: tl.tensor, levels_ptr: tl.tensor, PLANES: tl.constexpr
+    codes: tl.tensor, groups: tl.tensor, levels_ptr: tl.tensor, PLANES: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
     """Integer levels of code words.
 
     Args:
         codes: (groups, pages, 16), int32, of `code_words`.
-        widths: (groups, 1, 1), int32.
+        groups: (groups,), int32, as `code_words` takes them.
         levels_ptr: (256,), float16: levels of narrower codes at 2 ** width + code.
 
     Returns:
@@ -74,7 +78,7 @@ def levels_of(
         return (code - 128).to(tl.float16)
     levels = tl.load(levels_ptr + code)
     if PLANES & 8:
-        return tl.where((widths & 8)[:, :, :, None] != 0, (code - 128).to(tl.float16), levels)
+        return tl.where((groups & 8)[:, None, None, None] != 0, (code - 128).to(tl.float16), levels)
     return levels
 
 

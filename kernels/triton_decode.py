@@ -30,13 +30,9 @@ def _decode_kernel(
     page = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
     begin = page * page_words
     token, channel, group = tl.arange(0, 16), tl.arange(0, BLOCK_DIM), tl.arange(0, GROUPS)
-    first = tl.load(groups_ptr + (head * GROUPS + group) * 2)
-    widths = tl.load(groups_ptr + (head * GROUPS + group) * 2 + 1)[:, None, None]
-    words = code_words(
-        records_ptr + begin[None, :, None] + first[:, None, None], widths,
-        (page >= 0)[None, :, None], PLANES,
-    )  # fmt: skip
-    levels = levels_of(words, widths, levels_ptr, PLANES)
+    groups = tl.load(groups_ptr + head * GROUPS + group)
+    words = code_words(records_ptr, begin, groups, page >= 0, PLANES)
+    levels = levels_of(words, groups, levels_ptr, PLANES)
     if VALUES:
         tile = value_tile(levels, GROUPS, 1)
     else:

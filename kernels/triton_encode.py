@@ -101,9 +101,9 @@ def _encode_kernel(
         states = tl.div_rn(states, divisors[:, None] + tl.zeros((16, BLOCK_DIM), tl.float32))
     tl.store(faults_ptr + program, fault)
 
-    widths = tl.load(groups_ptr + (head * GROUPS + group) * 2 + 1)
-    first = tl.load(groups_ptr + (head * GROUPS + group) * 2)
-    of_channel = tl.load(groups_ptr + (head * GROUPS + channel // 4) * 2 + 1)
+    groups = tl.load(groups_ptr + head * GROUPS + group)
+    widths, first = groups & 15, groups >> 4
+    of_channel = tl.load(groups_ptr + head * GROUPS + channel // 4) & 15
     borders_ptr += of_channel[None, :] * 256
     codes = tl.zeros((16, BLOCK_DIM), tl.int32)
     for step in tl.static_range(STEPS):

@@ -19,6 +19,8 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether kernels run in Triton's interpreter, on CPU tensors: it is chosen when Triton is first
 imported, by TRITON_INTERPRET=1."""
 
+MAX_REGISTERS = 255
+
 
 def jit(function: Function) -> Function:
     """Make a Triton kernel, or a function that kernels call."""
@@ -54,7 +56,13 @@ def launch(
     if 0 in grid:
         return
     on_cuda = [one for one in arguments.values() if isinstance(one, Tensor) and one.is_cuda]
-    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": fused}
+    options = {
+        "num_warps": num_warps,
+        "num_stages": num_stages,
+        "enable_fp_fusion": fused,
+        # All that a thread may have: the assembler would rather spill a few.
+        "maxnreg": MAX_REGISTERS,
+    }
     with torch.cuda.device(on_cuda[0].device) if on_cuda else contextlib.nullcontext():
         cast(Any, kernel)[grid](**arguments, **constants, **options)
 

@@ -32,7 +32,7 @@ class Coded:
     """How keys or values of a layer are coded. H heads, G groups (padded).
 
     Args:
-        groups: (H, G, 2), int32: first 4-byte word of each group in a page, and its width.
+        groups: (H, G), int32: first 4-byte word of each group in a page, times 16, plus its width.
         scale_begins: (H,), int32: first token scale in a page, counted in float16s.
         levels: (256,), float16: integer levels of codes below 8 bits, at 2 ** width + code.
         borders: (9, 256), float32: where the nearest level changes, by width; then infinity.
@@ -151,9 +151,7 @@ def _coded(
     nbytes = widths * (PAGE_TOKENS * GROUP_CHANNELS // 8)
     firsts = begins.cpu()[:, None] + nbytes.cumsum(1) - nbytes
     padding = (0, block_dim // GROUP_CHANNELS - widths.shape[1])
-    groups = torch.stack(
-        [torch.nn.functional.pad(one, padding) for one in (firsts // _WORD_BYTES, widths)], -1
-    )
+    groups = torch.nn.functional.pad(firsts // _WORD_BYTES * 16 + widths, padding)
     present = sorted(set(widths.flatten().tolist()) - {0})
     levels = torch.zeros(1 << MAX_WIDTH)
     borders = torch.full((MAX_WIDTH + 1, 1 << MAX_WIDTH), float("inf"))

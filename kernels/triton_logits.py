@@ -177,7 +177,7 @@ def token_scales(
 @jit
 def tile_logits(
     asked: tl.tensor, off_center: tl.tensor, pages_ptr: tl.tensor, scales_ptr: tl.tensor,
-    levels_ptr: tl.tensor, group_first: tl.tensor, widths: tl.tensor, begin: tl.tensor,
+    levels_ptr: tl.tensor, groups: tl.tensor, begin: tl.tensor,
     start: tl.tensor, count: tl.tensor, page: tl.tensor, asks_here: tl.tensor, lengths: tl.tensor,
     low: tl.tensor, high: tl.tensor, factor: tl.tensor, center_factor: tl.tensor,
     softcap: tl.tensor, GROUPS: tl.constexpr, PAGES: tl.constexpr, PLANES: tl.constexpr,
@@ -188,15 +188,12 @@ def tile_logits(
     Args:
         asked: (lanes, BLOCK_DIM), float16, of `asked_queries`.
         off_center: (lanes, tokens), of `center_products`.
-        group_first, widths: (GROUPS,), first word and width of the head's key groups.
+        groups: (GROUPS,), int32, the head's key groups.
         asks_here: (lanes,), bool: whether a lane belongs to the tile's stretch.
         low, high: (lanes,): positions each lane sees.
     """
-    words = code_words(
-        pages_ptr + begin[None, :, None] + group_first[:, None, None], widths[:, None, None],
-        (page >= 0)[None, :, None], PLANES,
-    )  # fmt: skip
-    levels = levels_of(words, widths[:, None, None], levels_ptr, PLANES)
+    words = code_words(pages_ptr, begin, groups, page >= 0, PLANES)
+    levels = levels_of(words, groups, levels_ptr, PLANES)
     products = tl.dot(asked, key_tile(levels, GROUPS, PAGES * 16)) * factor
     if SCALED:
         products = products * token_scales(scales_ptr, begin, page, PAGES)[None, :]
@@ -208,9 +205,10 @@ def tile_logits(
         logits = softcap * (1.0 - 2.0 / (tl.exp(2.0 * logits / softcap) + 1.0))
     token = tl.arange(0, 16)
     # A slot beyond the page's tokens stands where nobody looks.
-    position = tl.where(token[None, :] < count[:, None], start[:, None] + token[None, :], -1)
+    position = start[:, None] + token[None, :]
+    position = tl.where(token[None, :] < count[:, None], position, -(2**31))
     position = tl.reshape(position, (PAGES * 16,))[None, :]
-    visible = (position >= low[:, None]) & (position < high[:, None]) & (position >= 0)
+    visible = (position >= low[:, None]) & (position < high[:, None])
     return tl.where(visible & asks_here[:, None], logits, float("-inf"))
 
 
@@ -254,6 +252,7 @@ def logits_arguments(
         # Loops of a fixed length would be unrolled, and need more registers than there are.
         "num_channels": tables.block_dim,
         "num_phases": PAGES_PER_STRETCH,
+        "groups_stride": 0,
     }
 
 
@@ -263,7 +262,7 @@ def logits_constants(tables: LayerTables, softcap: float | None, num_rows: int) 
     return {
         "HEAD_DIM": tables.head_dim,
         "BLOCK_DIM": tables.block_dim,
-        "STEP": min(tables.block_dim, 32),
+        "STEP": 32 if tables.block_dim <= 64 else 16,
         "ROWS": rows,
         "LANES": max(LANES, rows),
         "PAGES": max(1, min(4, _TILE_ELEMENTS // (16 * tables.block_dim))),
@@ -276,4 +275,4 @@ def logits_constants(tables: LayerTables, softcap: float | None, num_rows: int) 
 
 def most_rows(tables: LayerTables) -> int:
     """Rows a program takes where there are many."""
-    return 32 if tables.block_dim > 128 else 64
+    return max(LANES, min(64, _TILE_ELEMENTS // tables.block_dim))

@@ -41,7 +41,7 @@ def _mass_kernel(
     factors_ptr: tl.tensor, limits_ptr: tl.tensor, log_sum_exp_ptr: tl.tensor,
     masses_ptr: tl.tensor, softcap: tl.tensor, num_rows: tl.tensor, page_words: tl.tensor,
     num_stretches: tl.tensor, transform_stride: tl.tensor, num_channels: tl.tensor,
-    num_phases: tl.tensor, num_members: tl.tensor, block: tl.tensor, first_stretch: tl.tensor,
+    num_phases: tl.tensor, num_members: tl.tensor, groups_stride: tl.tensor, block: tl.tensor, first_stretch: tl.tensor,
     HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
     LANES: tl.constexpr, PAGES: tl.constexpr, KEY_PLANES: tl.constexpr, SCALED: tl.constexpr,
     CENTERED: tl.constexpr, CAPPED: tl.constexpr,
@@ -58,8 +58,7 @@ def _mass_kernel(
     stretches = first + member
     inside = there_rows & (stretches < num_stretches)
     group = tl.arange(0, GROUPS)
-    key_groups_ptr += (head * GROUPS + group) * 2
-    key_first, key_widths = tl.load(key_groups_ptr), tl.load(key_groups_ptr + 1)
+    key_groups_ptr += head * GROUPS + group
     key_scales_ptr = scales_ptr + tl.load(key_scale_begins_ptr + head)
     factor, center_factor = tl.load(factors_ptr + head * 2), tl.load(factors_ptr + head * 2 + 1)
     low = tl.load(limits_ptr + rows * 2, mask=there_rows, other=0)
@@ -88,9 +87,11 @@ def _mass_kernel(
                 first + one, phase, num_stretches, stretch_pages_ptr, rows_ptr, starts_ptr,
                 counts_ptr, page_words, PAGES,
             )  # fmt: skip
+            # Read anew for every tile, the stride being 0: kept, they fill the registers.
+            groups = tl.load(key_groups_ptr + one * groups_stride)
             logits = tile_logits(
-                asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_first,
-                key_widths, begin, start, count, page, there_rows & (member == one), lengths, low,
+                asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, groups, begin,
+                start, count, page, there_rows & (member == one), lengths, low,
                 high, factor, center_factor, softcap, GROUPS, PAGES, KEY_PLANES, SCALED, CENTERED,
                 CAPPED,
             )  # fmt: skip
