@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from agentmem.errors import InvalidInput, StoreCorrupt, Unsupported
+from agentmem.kernels import packed
 from agentmem.kernels.page_table import PageTable
 from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
+from agentmem.storage import kv_format
 from agentmem.storage.kv_arena import Block, PageArena
 from agentmem.storage.kv_binary import BinaryFormat
 from agentmem.storage.kv_dense import DenseFormat
@@ -148,6 +150,8 @@ def test_attention_of_a_format_is_plain_attention_over_what_it_decodes(
 ) -> None:
     # Faster kernels round what is asked; they are held to the eager ones elsewhere.
     monkeypatch.setenv("AGENTMEM_CPU_KERNELS", "off")
+    for module in (kv_format, packed):
+        monkeypatch.setattr(module, "TILE_TOKENS", 48)
     format = row.make()
     codec, center = format.layer(0, SHAPES[0]), center_of(format)
     arena = torch.full((12, codec.page_nbytes), 255, dtype=torch.uint8)
