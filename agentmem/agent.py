@@ -55,7 +55,7 @@ class Agent:
         new: begin the conversation afresh; what was said in it stays in the archive, under a
             numbered name.
         budget: tokens of the window, reply included, or a whole `Budget`.
-        kv: format of KV in the window: "q8" or "dense".
+        kv: format of KV in the window: "dense", "q8", "fp8", "q4", "klt" or "binary".
         controller: who decides in reviews: "llm" the model itself, "policy" a policy, "off" nobody
             until the window would overflow.
         policy: finishes reviews, or runs them: a name or a `SegmentPolicy`.
