@@ -34,6 +34,7 @@ from agentmem.segment import Segment
 from agentmem.session import Generation, Session
 from agentmem.storage.archive import Store
 from agentmem.summary import summarize
+from agentmem.suspension import Suspension
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -54,7 +55,7 @@ class Agent:
         new: begin the conversation afresh; what was said in it stays in the archive, under a
             numbered name.
         budget: tokens of the window, reply included, or a whole `Budget`.
-        kv: format of KV in the window: "q8" or "dense".
+        kv: format of KV in the window: "dense", "q8", "fp8", "q4", "klt" or "binary".
         controller: who decides in reviews: "llm" the model itself, "policy" a policy, "off" nobody
             until the window would overflow.
         policy: finishes reviews, or runs them: a name or a `SegmentPolicy`.
@@ -133,6 +134,9 @@ class Agent:
                 parked_ram_bytes=limits.parked_ram_bytes,
             )
             stack.callback(self.model.close)
+            suspension = Suspension(archive, row, self.model, limits.parked_disk_bytes)
+            suspension.resume()
+            stack.callback(suspension.suspend)
             context = Context(limits, self.model.count_tokens)
             memory = Memory(
                 archive,
@@ -144,6 +148,7 @@ class Agent:
                 summarizer=self._summarizer(limits),
             )
             open_window(memory, system_prompt)
+            suspension.memory = memory
             self._recollection = Recollection(memory, recall)
             self.session = Session(
                 memory,
@@ -286,7 +291,7 @@ class Agent:
     # Leaving
 
     def close(self) -> None:
-        """Release session, model and store."""
+        """Release session, model and store; the session's KV is left for its next opening."""
         if self._worker is not None:
             self._worker.shutdown(wait=True)
             self._worker = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from platformdirs import user_cache_path, user_config_path, user_data_path, user_state_path
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, StringConstraints, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -28,7 +28,10 @@ from agentmem.errors import ConfigError, InvalidInput
 ENV_PREFIX = "AGENTMEM_"
 PROJECT_FILE = "agentmem.toml"
 
-KVFormat = Literal["q8", "dense"]
+KVFormat = Annotated[
+    str, StringConstraints(pattern=r"^(dense|q8|fp8|q4|binary|klt([1-4](\.\d+)?)?)$")
+]
+"""How keys and values are kept; klt may name its bits a channel: klt1.6."""
 ControllerName = Literal["llm", "policy", "off"]
 RecallVia = Literal["kv", "text", "off"]
 

@@ -65,6 +65,7 @@ class Ledger:
         self._session = session
         self._context = context
         self._kv = kv
+        self._seen = 0 if kv is None else archive.last_change()
         self._summarizer = summarizer
 
     def apply(self, decision: Decision) -> Decided:
@@ -379,19 +380,34 @@ class Ledger:
             transaction.set_window(self._session.id, kept)
             for one in sorted(gone, reverse=True):
                 transaction.forget(one)
-        dropped_kv = 0
-        if self._kv is not None:
-            later = {k for k in self._kv.usage().states if isinstance(k, int) and k >= min(gone)}
-            for one in later | gone:
-                self._kv.forget(one)
-                self._kv.forget(f"recall:{one}")
-            dropped_kv = len(later)
+        dropped_kv = self.follow()
         self._become(kept)
         return {
             "segment": segment_id,
             "made_of_it": sorted(gone - {segment_id}),
             "kv_records": dropped_kv,
+            "kv_files": transaction.num_kv_files,
         }
+
+    def follow(self) -> int:
+        """Let the KV tier forget what the archive did since it was last asked, by whomever.
+
+        Returns:
+            How many parts that were. The KV of every later segment may have seen one that is
+            forgotten, and so may what is not a segment's.
+        """
+        if self._kv is None:
+            return 0
+        changes = self._archive.changes(self._seen)
+        gone = [change.segment_id for change in changes if change.op == "forget"]
+        self._seen = max([self._seen, *(change.sn for change in changes)])
+        if not gone:
+            return 0
+        held = self._kv.usage().states
+        later = {k for k in held if isinstance(k, str) or k >= min(gone)}
+        for key in later | set(gone) | {f"recall:{one}" for one in gone}:
+            self._kv.forget(key)
+        return len(later)
 
     def _descendants(self, segment_id: int) -> set[int]:
         """A segment and all that was made of it, in any session: parts, summaries."""

@@ -250,6 +250,7 @@ class Memory:
     def stats(self) -> dict[str, Any]:
         """Counts, tokens and bytes of this session."""
         usage = self.kv.usage() if self.kv is not None else None
+        left_bytes = self.archive.kv_folder(self.session).nbytes
         return {
             "session": self.session.name,
             "turns": self.turn,
@@ -258,7 +259,7 @@ class Memory:
             "segments": self.states(),
             "kv_bytes": usage.window_bytes if usage else 0,
             "kv_bytes_parked_ram": usage.parked_ram_bytes if usage else 0,
-            "kv_bytes_parked_disk": usage.parked_disk_bytes if usage else 0,
+            "kv_bytes_parked_disk": usage.parked_disk_bytes if usage else left_bytes,
         }
 
 

@@ -1,72 +1,86 @@
-"""Attention over pages of keys and values, in eager PyTorch.
+"""Attention over pages in eager PyTorch: what every format shares.
 
-A page holds `page_tokens` tokens of one segment. Its keys are rotated by their offset inside the
-page alone, so that the query is rotated once a page and moving a page costs nothing:
+Keys are rotated by their offset in their stretch alone, so that the query is turned once a stretch
+and moving pages costs nothing:
 
-    logit[t] = <R(-page_start) q, k_page[t]>         R: rotary embedding, see rotary.py
+    logit[t] = <R(-stretch_start) q, k[t]>         R: rotary embedding, see rotary.py
 
-Layouts, for P pages, H key/value heads, R query rows a head (query heads of the group x queries):
-
-    keys     (P, H, page_tokens, head_dim)     queries  (P, H, R, head_dim), turned to the page
-    values   (H, P, page_tokens, head_dim)     out      (P, H, R, page_tokens), any strides
-    scales   as keys or values, without head_dim
-
-Scales of int8 pages are folded into logits and probabilities: no dequantized copy outlives a call.
-Reductions run in float32. Knows nothing of formats, positions or masks.
+Attention over parts (arenas, the open tail, sinks) is merged by the log-sum-exp of their logits.
+P pages, H key/value heads, R query rows a head (query heads of the group x queries), D channels.
+Reductions run in float32. Knows nothing of formats.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.page_table import PageTable
+from agentmem.kernels.rotary import as_channels, ordered_pairs
+
+TILE_TOKENS = 4096
+"""Tokens decoded at a time."""
 _LOWEST = -1e30
 """Below every logit, yet finite: a row without any visible key must not become NaN."""
 
 
-def page_logits(queries: Tensor, keys: Tensor, out: Tensor) -> None:
-    """Write <query, key> of every page to `out`."""
-    num_pages, num_heads, page_tokens, head_dim = keys.shape
-    rows = queries.shape[2]
-    products = torch.bmm(
-        queries.reshape(num_pages * num_heads, rows, head_dim),
-        keys.reshape(num_pages * num_heads, page_tokens, head_dim).float().transpose(1, 2),
-    )
-    out.copy_(products.view(num_pages, num_heads, rows, page_tokens))
-
-
-def page_logits_int8(queries: Tensor, codes: Tensor, scales: Tensor, out: Tensor) -> None:
-    """Write <query, code> * scale of every page to `out`."""
-    num_pages, num_heads, page_tokens, head_dim = codes.shape
-    rows = queries.shape[2]
-    products = torch.bmm(
-        queries.reshape(num_pages * num_heads, rows, head_dim),
-        codes.float().reshape(num_pages * num_heads, page_tokens, head_dim).transpose(1, 2),
-    )
-    torch.mul(
-        products.view(num_pages, num_heads, rows, page_tokens),
-        scales.float()[:, :, None, :],
-        out=out,
-    )
-
-
-def mix_pages(probabilities: Tensor, values: Tensor) -> Tensor:
-    """The probability-weighted sum of values.
+def turned_queries(queries: Tensor, rotations: Tensor, table: PageTable) -> tuple[Tensor, Tensor]:
+    """Queries as the stretches of a table see them.
 
     Args:
-        probabilities: (H, R, P * page_tokens), float32.
-        values: (H, P, page_tokens, head_dim).
+        queries: (H, R, D), float32, in pair order.
+        rotations: (S, D / 2), complex64, what turns a query back by each stretch's start.
 
     Returns:
-        (H, R, head_dim), float32.
+        (stretches of the table, H, R, D), float32, and (P,): each page's index in it.
     """
-    return torch.bmm(probabilities, values.flatten(1, 2).float())
+    first, last = int(table.stretches[0]), int(table.stretches[-1])
+    turned = as_channels(
+        ordered_pairs(queries.contiguous()) * rotations[first : last + 1, None, None]
+    )
+    return turned, table.stretches - first
 
 
-def mix_pages_int8(probabilities: Tensor, codes: Tensor, scales: Tensor) -> Tensor:
-    """As `mix_pages`, for values given as codes (H, P, page_tokens, head_dim) and scales."""
-    weighted = probabilities * scales.float().flatten(1, 2)[:, None, :]
-    return torch.bmm(weighted, codes.float().flatten(1, 2))
+def page_products(queries: Tensor, of_page: Tensor, keys: Tensor) -> Tensor:
+    """<query, key> of every page: (P, H, R, 16).
+
+    Args:
+        queries: (stretches, H, R, D).
+        of_page: (P,), int32: which stretch a page belongs to.
+        keys: (P, H, 16, D), float32.
+    """
+    pages, heads = keys.shape[:2]
+    asked = queries.index_select(0, of_page).flatten(0, 1)
+    products = torch.bmm(asked, keys.flatten(0, 1).transpose(1, 2))
+    return products.view(pages, heads, -1, PAGE_TOKENS)
+
+
+def masked_logits(
+    products: Tensor, table: PageTable, limits: Tensor, softcap: float | None
+) -> Tensor:  # fmt: skip
+    """(H, R, P * 16): -inf where a row may not see.
+
+    Args:
+        products: (P, H, R, 16).
+        limits: (R, 2), int32: each row sees positions [low, high).
+    """
+    logits = products.permute(1, 2, 0, 3).flatten(2)
+    if softcap is not None:
+        logits = logits.div_(softcap).tanh_().mul_(softcap)
+    return logits.masked_fill_(~table.visible(limits), float("-inf"))
+
+
+def probabilities(logits: Tensor, log_sum_exp: Tensor) -> Tensor:
+    """Share of each logit of what its row saw in all; 0 in a row that saw nothing.
+
+    Args:
+        logits: (H, R, tokens), float32, -inf where masked; overwritten.
+        log_sum_exp: (H, R), float32.
+    """
+    return logits.sub_(log_sum_exp.clamp_min(_LOWEST)[..., None]).exp_()
 
 
 class OnlineSoftmax:
@@ -76,37 +90,68 @@ class OnlineSoftmax:
         num_heads: key/value heads H.
         num_rows: query rows a head R.
         head_dim: channels of a value.
-        sinks: (H, R) logits that take mass and give no value; None where the model has none.
     """
 
     def __init__(
-        self, num_heads: int, num_rows: int, head_dim: int, device: torch.device,
-        sinks: Tensor | None = None,
+        self, num_heads: int, num_rows: int, head_dim: int, device: torch.device
     ) -> None:  # fmt: skip
-        if sinks is None:
-            self._maximum = torch.full((num_heads, num_rows, 1), _LOWEST, device=device)
-            self._total = torch.zeros((num_heads, num_rows, 1), device=device)
-        else:
-            self._maximum = sinks.float()[..., None].clone()
-            self._total = torch.ones((num_heads, num_rows, 1), device=device)
+        self._maximum = torch.full((num_heads, num_rows, 1), _LOWEST, device=device)
+        self._total = torch.zeros((num_heads, num_rows, 1), device=device)
         self._mixed = torch.zeros((num_heads, num_rows, head_dim), device=device)
 
-    def fold(self, logits: Tensor, values: Tensor, rows: slice) -> None:
-        """Take in one tile for some of the query rows.
+    def fold(self, logits: Tensor, values: Tensor) -> None:
+        """Take in one tile.
 
         Args:
-            logits: (H, rows, tokens), float32, -inf where masked; overwritten.
-            values: (H, tokens, head_dim), float32.
-            rows: which query rows these are.
+            logits: (H, R, tokens), float32, -inf where masked; overwritten.
+            values: (H, tokens, D), float32.
         """
-        maximum = self._maximum[:, rows]
-        raised = torch.maximum(maximum, logits.amax(-1, keepdim=True))
+        weights = self._weigh(logits)
+        self._mixed += torch.bmm(weights, values)
+
+    def fold_pages(self, logits: Tensor, values: Tensor) -> None:
+        """Take in one tile of pages.
+
+        Args:
+            logits: (H, R, P * 16), float32, -inf where masked; overwritten.
+            values: (P, H, D, 16), float32: channel by channel.
+        """
+        heads, rows, _ = logits.shape
+        weights = self._weigh(logits).view(heads, rows, -1, PAGE_TOKENS).permute(2, 0, 1, 3)
+        mixed = torch.bmm(weights.reshape(-1, rows, PAGE_TOKENS), values.flatten(0, 1).mT)
+        self._mixed += mixed.view(-1, heads, rows, mixed.shape[-1]).sum(0)
+
+    def _weigh(self, logits: Tensor) -> Tensor:
+        raised = torch.maximum(self._maximum, logits.amax(-1, keepdim=True))
         weights = logits.sub_(raised).exp_()
-        shrink = (maximum - raised).exp_()
-        self._total[:, rows] = self._total[:, rows] * shrink + weights.sum(-1, keepdim=True)
-        self._mixed[:, rows] = self._mixed[:, rows] * shrink + torch.bmm(weights, values)
-        self._maximum[:, rows] = raised
+        shrink = self._maximum.sub_(raised).exp_()
+        self._total.mul_(shrink).add_(weights.sum(-1, keepdim=True))
+        self._mixed.mul_(shrink)
+        self._maximum = raised
+        return weights
 
     def result(self) -> Tensor:
-        """(H, R, head_dim), float32; zeros for a row that saw no key."""
+        """(H, R, D), float32; zeros for a row that saw no key."""
         return self._mixed / self._total.clamp_min(torch.finfo(torch.float32).tiny)
+
+    def log_sum_exp(self) -> Tensor:
+        """(H, R), float32, of the logits; -inf for a row that saw no key."""
+        return (self._total.log() + self._maximum)[..., 0]
+
+
+def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Attention over all parts from that over each.
+
+    Args:
+        parts: attended values (H, R, D) and log-sum-exp (H, R) of each part, float32.
+
+    Returns:
+        The same two over everything; 0 and -inf for a row that saw nothing.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    each = torch.stack([log_sum_exp for _, log_sum_exp in parts])
+    whole = each.logsumexp(0)
+    shares = (each - whole.clamp_min(_LOWEST)).exp()
+    mixed = torch.stack([values for values, _ in parts])
+    return torch.einsum("phr,phrd->hrd", shares, mixed), whole

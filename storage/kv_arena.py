@@ -11,33 +11,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from agentmem.storage.kv_format import (
-    PAGE_TOKENS,
-    Format,
-    Pages,
-    num_pages_for,
-    page_dim,
-    pages_nbytes,
-    take_pages,
-)
+from agentmem.storage.kv_format import Format, LayerShape, num_pages_for
 
 _GROWTH = 1.25
 """Spare rows an arena allocates when it is full, as a factor."""
 _MAX_WASTE = 0.15
 """Share of free rows below the last used one above which compacting pays."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """Heads and channels of one layer's keys and values."""
-
-    num_kv_heads: int
-    head_dim: int
 
 
 class Block:
@@ -63,46 +46,42 @@ class PageArena:
         format: how pages are encoded.
         shapes: heads and channels of each layer.
         device: where the pages live.
-        centers: for each layer what to take off its keys before they are encoded,
-            (num_kv_heads, PAGE_TOKENS, head_dim), or None; given as None where no layer has one.
+
+    Raises:
+        Unsupported: the format cannot hold a layer of such a shape.
     """
 
-    def __init__(
-        self,
-        format: Format,
-        shapes: Sequence[LayerShape],
-        device: torch.device,
-        centers: Sequence[Tensor | None] | None = None,
-    ) -> None:
+    def __init__(self, format: Format, shapes: Sequence[LayerShape], device: torch.device) -> None:
         self.format = format
-        self.shapes = tuple(shapes)
         self.device = device
-        self.centers = tuple(centers or [None] * len(self.shapes))
+        self.codecs = tuple(format.layer(index, shape) for index, shape in enumerate(shapes))
         self.version = 0
         """Changes whenever rows move: what was computed from rows is then stale."""
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
-        self.layers: list[Pages] = [self._empty(shape) for shape in self.shapes]
-        self.page_nbytes = sum(
-            pages_nbytes(self.format.encode(zeros, zeros))
-            for zeros in (
-                torch.zeros((1, shape.num_kv_heads, PAGE_TOKENS, shape.head_dim), device=device)
-                for shape in self.shapes
-            )
-        )
+        self.layers = [
+            torch.zeros((0, codec.page_nbytes), dtype=torch.uint8, device=device)
+            for codec in self.codecs
+        ]
+        """(capacity, page_nbytes), uint8, for each layer."""
+        self.page_nbytes = sum(codec.page_nbytes for codec in self.codecs)
+        """Bytes of a page over all layers."""
 
     @property
     def capacity(self) -> int:
         """Rows allocated."""
-        field = next(iter(self.layers[0]))
-        return self.layers[0][field].shape[page_dim(field)]
+        return self.layers[0].shape[0]
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, spare rows included."""
-        return sum(pages_nbytes(pages) for pages in self.layers)
+        return self.capacity * self.page_nbytes
 
-    def store(self, num_tokens: int, layers: Iterable[Pages]) -> Block:
-        """Take in the encoded pages of one segment, one entry a layer.
+    def store(self, num_tokens: int, layers: Iterable[Tensor]) -> Block:
+        """Take in the pages of one segment.
+
+        Args:
+            num_tokens: of the segment.
+            layers: for each layer (num_pages, page_nbytes), uint8.
 
         Returns:
             The block; its pages stay as long as somebody holds it.
@@ -110,37 +89,15 @@ class PageArena:
         rows = self._reserve(num_pages_for(num_tokens))
         index = torch.tensor(rows, dtype=torch.int64, device=self.device)
         for pages, new in zip(self.layers, layers, strict=True):
-            for name, field in pages.items():
-                field.index_copy_(page_dim(name), index, new[name])
+            pages.index_copy_(0, index, new)
         block = Block(self, rows, num_tokens)
         self._blocks.add(block)
         return block
 
-    def encode(self, layer: int, keys: Tensor, values: Tensor) -> Pages:
-        """One layer's pages in this arena's format; shapes as in `Format.encode`."""
-        center = self.centers[layer]
-        return self.format.encode(keys if center is None else keys - center, values)
-
-    def decode(self, layer: int, pages: Pages) -> tuple[Tensor, Tensor]:
-        """Keys and values of one layer's pages, float32."""
-        keys, values = self.format.decode(pages)
-        center = self.centers[layer]
-        return keys if center is None else keys + center, values
-
-    def logits(self, layer: int, pages: Pages, queries: Tensor, out: Tensor) -> None:
-        """Products of queries and one layer's keys; shapes as in `Format.logits`."""
-        self.format.logits(pages, queries, out)
-        center = self.centers[layer]
-        if center is not None:
-            num_pages, num_heads, rows, head_dim = queries.shape
-            by_head = queries.transpose(0, 1).reshape(num_heads, num_pages * rows, head_dim)
-            offsets = torch.bmm(by_head, center.transpose(1, 2))
-            out += offsets.view(num_heads, num_pages, rows, PAGE_TOKENS).transpose(0, 1)
-
-    def load(self, block: Block) -> list[Pages]:
-        """A copy of a block's pages, one entry a layer."""
+    def load(self, block: Block) -> list[Tensor]:
+        """A copy of a block's pages: for each layer (num_pages, page_nbytes), uint8."""
         rows = torch.tensor(block.rows, dtype=torch.int64, device=self.device)
-        return [take_pages(pages, rows) for pages in self.layers]
+        return [pages.index_select(0, rows) for pages in self.layers]
 
     def tidy(self) -> bool:
         """Close the gaps between used rows where they cost too much; True if rows moved."""
@@ -174,23 +131,13 @@ class PageArena:
         return free[:num_pages]
 
     def _grow(self, capacity: int) -> None:
-        for pages in self.layers:
-            for name, field in pages.items():
-                shape = list(field.shape)
-                dim = page_dim(name)
-                shape[dim] = capacity
-                # Zeros, not empty memory: a masked NaN would still poison the weighted sum.
-                grown = torch.zeros(shape, dtype=field.dtype, device=self.device)
-                grown.narrow(dim, 0, field.shape[dim]).copy_(field)
-                pages[name] = grown
+        for index, pages in enumerate(self.layers):
+            # Zeros, not empty memory: a masked NaN would still poison the weighted sum.
+            grown = torch.zeros((capacity, pages.shape[1]), dtype=torch.uint8, device=self.device)
+            grown[: pages.shape[0]] = pages
+            self.layers[index] = grown
 
     def _gather(self, rows: list[int]) -> None:
         index = torch.tensor(rows, dtype=torch.int64, device=self.device)
         for position, pages in enumerate(self.layers):
-            self.layers[position] = take_pages(pages, index)
-
-    def _empty(self, shape: LayerShape) -> Pages:
-        zeros = torch.zeros(
-            (0, shape.num_kv_heads, PAGE_TOKENS, shape.head_dim), device=self.device
-        )
-        return self.format.encode(zeros, zeros)
+            self.layers[position] = pages.index_select(0, index)

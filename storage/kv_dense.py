@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agentmem.kernels.attention import mix_pages, page_logits
-from agentmem.storage.kv_format import Format, Pages
+from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.storage.kv_format import Format, LayerCodec, LayerShape
 
 
 class DenseFormat(Format):
@@ -21,21 +21,28 @@ class DenseFormat(Format):
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype
 
-    def encode(self, keys: Tensor, values: Tensor) -> Pages:
+    def layer(self, index: int, shape: LayerShape) -> LayerCodec:
+        """The same for every layer."""
+        return _DenseCodec(shape, self.dtype)
+
+
+class _DenseCodec(LayerCodec):
+    """A page is all heads' keys, then all heads' values."""
+
+    def __init__(self, shape: LayerShape, dtype: torch.dtype) -> None:
+        super().__init__(shape)
+        self.dtype = dtype
+        self.page_nbytes = (
+            2 * shape.num_kv_heads * PAGE_TOKENS * shape.head_dim * dtype.itemsize
+        )  # fmt: skip
+
+    def encode(self, keys: Tensor, values: Tensor, phases: Tensor) -> Tensor:
         """Store them as they are."""
-        return {
-            "k_states": keys.to(self.dtype).contiguous(),
-            "v_states": values.to(self.dtype).transpose(0, 1).contiguous(),
-        }
+        states = torch.stack((keys, values), 1).to(self.dtype)
+        return states.flatten(1).view(torch.uint8)
 
-    def decode(self, pages: Pages) -> tuple[Tensor, Tensor]:
+    def decode(self, pages: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, float32."""
-        return pages["k_states"].float(), pages["v_states"].transpose(0, 1).float()
-
-    def logits(self, pages: Pages, queries: Tensor, out: Tensor) -> None:
-        """Products of queries and keys."""
-        page_logits(queries, pages["k_states"], out)
-
-    def mix(self, pages: Pages, probabilities: Tensor) -> Tensor:
-        """Values by probability."""
-        return mix_pages(probabilities, pages["v_states"])
+        shape = (-1, 2, self.shape.num_kv_heads, PAGE_TOKENS, self.shape.head_dim)
+        states = pages.view(self.dtype).view(shape)
+        return states[:, 0].float(), states[:, 1].float()

@@ -1,95 +1,148 @@
 """How keys and values of pages are encoded: the interface every format fills in.
 
-A page holds `PAGE_TOKENS` tokens of one segment; a segment's last page is padded with zeros. Keys
-come in pair order, rotated by their offset inside the page (`frame = "block_local"`).
+A page holds 16 tokens of one segment in one layer, as one byte record; a segment's last page is
+padded with zeros. Keys come in pair order, rotated by their offset in their stretch of four pages.
 
-An encoded run of pages is a dict of named tensors. Fields named `k_*` have their pages in dimension
-0, fields named `v_*` in dimension 1: keys are read page by page, values head by head.
+A format needs `layer`, which gives a codec for one layer; a codec needs `encode` and `decode`.
+Attention over decoded tiles comes with the base class, and formats with kernels of their own
+override it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-PAGE_TOKENS = 16
-"""Tokens of a page. Chat segments have a median of 34 tokens: longer pages were mostly padding."""
+from agentmem.kernels.attention import (
+    TILE_TOKENS,
+    OnlineSoftmax,
+    masked_logits,
+    page_products,
+    probabilities,
+    turned_queries,
+)
+from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
 
-Frame = Literal["block_local", "unrotated"]
-Pages = dict[str, Tensor]
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Heads and channels of one layer's keys and values."""
+
+    num_kv_heads: int
+    head_dim: int
 
 
-class Format(ABC):
-    """Encodes pages, and attends to them as they are encoded."""
+class LayerCodec(ABC):
+    """Encodes one layer's pages, and attends to them as they are encoded.
 
-    name: ClassVar[str]
-    frame: ClassVar[Frame] = "block_local"
+    Args:
+        shape: of the layer's keys and values.
+    """
+
+    page_nbytes: int
+    """Bytes of one page's record."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        self.shape = shape
 
     @abstractmethod
-    def encode(self, keys: Tensor, values: Tensor) -> Pages:
+    def encode(self, keys: Tensor, values: Tensor, phases: Tensor) -> Tensor:
         """Encode pages.
 
         Args:
-            keys: (num_pages, num_kv_heads, PAGE_TOKENS, head_dim), any float dtype.
+            keys: (num_pages, num_kv_heads, 16, head_dim), any float dtype.
             values: the same shape and dtype.
+            phases: (num_pages,), int32: index of each page in its stretch.
+
+        Returns:
+            (num_pages, page_nbytes), uint8.
 
         Raises:
             InvalidInput: the format cannot hold such values.
         """
 
     @abstractmethod
-    def decode(self, pages: Pages) -> tuple[Tensor, Tensor]:
+    def decode(self, pages: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values again, float32, in the shapes `encode` took."""
 
-    @abstractmethod
-    def logits(self, pages: Pages, queries: Tensor, out: Tensor) -> None:
-        """Write the products of queries and keys.
+    def attend(
+        self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
+        limits: Tensor, softcap: float | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Attention of query rows over the pages of a table; as `kernels.packed.attend`.
 
         Args:
-            pages: num_pages pages.
-            queries: (num_pages, num_kv_heads, rows, head_dim), float32, scaled, rotated per page.
-            out: (num_pages, num_kv_heads, rows, PAGE_TOKENS), float32.
-        """
-
-    @abstractmethod
-    def mix(self, pages: Pages, probabilities: Tensor) -> Tensor:
-        """Sum values by probability.
-
-        Args:
-            pages: num_pages pages.
-            probabilities: (num_kv_heads, rows, num_pages * PAGE_TOKENS), float32.
+            queries: (num_kv_heads, rows, head_dim), float32, scaled, rotated by their positions.
+            rotations: (stretches, head_dim / 2), complex64.
+            table: which pages, and where they stand.
+            pages: (capacity, page_nbytes), uint8.
+            limits: (rows, 2), int32: each row sees positions [low, high).
+            softcap: of logits, or None.
 
         Returns:
-            (num_kv_heads, rows, head_dim), float32.
+            Attended values (num_kv_heads, rows, head_dim) and log-sum-exp (num_kv_heads, rows).
         """
+        heads, rows, head_dim = queries.shape
+        softmax = OnlineSoftmax(heads, rows, head_dim, queries.device)
+        for tile, _ in table.tiles(TILE_TOKENS):
+            keys, values = self.decode(pages.index_select(0, tile.rows), tile.phases)
+            logits = self._logits(queries, rotations, tile, keys, limits, softcap)
+            softmax.fold_pages(logits, values.mT)
+        return softmax.result(), softmax.log_sum_exp()
+
+    def column_mass(
+        self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
+        limits: Tensor, softcap: float | None, log_sum_exp: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Probability each slot received, summed over heads and rows: (num_slots,), float32.
+
+        Args:
+            log_sum_exp: (num_kv_heads, rows): of each row over everything it saw.
+        """
+        mass = torch.empty(table.num_slots, device=queries.device)
+        for tile, which in table.tiles(TILE_TOKENS):
+            keys, _ = self.decode(pages.index_select(0, tile.rows), tile.phases)
+            logits = self._logits(queries, rotations, tile, keys, limits, softcap)
+            slots = slice(which.start * PAGE_TOKENS, which.stop * PAGE_TOKENS)
+            mass[slots] = probabilities(logits, log_sum_exp).sum((0, 1))
+        return mass
+
+    @staticmethod
+    def _logits(
+        queries: Tensor, rotations: Tensor, table: PageTable, keys: Tensor,
+        limits: Tensor, softcap: float | None,
+    ) -> Tensor:  # fmt: skip
+        turned, of_page = turned_queries(queries, rotations, table)
+        return masked_logits(page_products(turned, of_page, keys), table, limits, softcap)
 
 
-def page_dim(field: str) -> int:
-    """The dimension in which a field's pages lie."""
-    return 0 if field.startswith("k_") else 1
+class Format(ABC):
+    """A way to encode keys and values."""
 
+    name: str
+    """Equal names mean that one reads what the other wrote: parameters are part of it."""
 
-def take_pages(pages: Pages, rows: Tensor) -> Pages:
-    """A copy of some pages, by row."""
-    return {name: field.index_select(page_dim(name), rows) for name, field in pages.items()}
+    @abstractmethod
+    def layer(self, index: int, shape: LayerShape) -> LayerCodec:
+        """The codec of one layer.
 
-
-def slice_pages(pages: Pages, begin: int, end: int) -> Pages:
-    """A view of the pages in rows [begin, end)."""
-    return {name: field.narrow(page_dim(name), begin, end - begin) for name, field in pages.items()}
-
-
-def pages_nbytes(pages: Pages) -> int:
-    """Bytes of the pages, scales and padding included."""
-    return sum(field.numel() * field.element_size() for field in pages.values())
+        Raises:
+            Unsupported: the format cannot hold such a layer.
+        """
 
 
 def num_pages_for(num_tokens: int) -> int:
     """Pages a segment of so many tokens takes."""
     return -(-num_tokens // PAGE_TOKENS)
+
+
+def phases_of(num_pages: int, device: torch.device | None = None) -> Tensor:
+    """(num_pages,), int32: index in its stretch of each page of a segment."""
+    return torch.arange(num_pages, dtype=torch.int32, device=device) % PAGES_PER_STRETCH
 
 
 def pad_to_pages(states: Tensor) -> Tensor:
@@ -99,7 +152,7 @@ def pad_to_pages(states: Tensor) -> Tensor:
         states: (num_kv_heads, num_tokens, head_dim).
 
     Returns:
-        (num_pages, num_kv_heads, PAGE_TOKENS, head_dim).
+        (num_pages, num_kv_heads, 16, head_dim).
     """
     missing = -states.shape[1] % PAGE_TOKENS
     padded = torch.nn.functional.pad(states, (0, 0, 0, missing)) if missing else states

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from agentmem.errors import StoreCorrupt, Unsupported
-from agentmem.storage.kv_arena import LayerShape
-from agentmem.storage.kv_format import PAGE_TOKENS, Format, Pages, num_pages_for, pages_nbytes
+from agentmem.storage.kv_arena import PageArena
+from agentmem.storage.kv_format import num_pages_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class KVRecord:
         format: name of the format the pages are in.
         token_ids: the segment's tokens.
         context: content hashes of what was in the window when it was computed, in order.
-        layers: for each layer, the pages' named tensors.
+        layers: for each layer (num_pages, page_nbytes), uint8.
         content_hash: of `token_ids`.
     """
 
@@ -34,7 +35,7 @@ class KVRecord:
     format: str
     token_ids: tuple[int, ...]
     context: tuple[str, ...]
-    layers: tuple[Pages, ...] = field(repr=False)
+    layers: tuple[Tensor, ...] = field(repr=False)
     content_hash: str
 
     @property
@@ -49,10 +50,10 @@ class KVRecord:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors, scales and padding included."""
-        return sum(pages_nbytes(pages) for pages in self.layers)
+        """Bytes of its pages, scales and padding included."""
+        return sum(pages.numel() for pages in self.layers)
 
-    def check(self, fingerprint: str, format: Format, shapes: Sequence[LayerShape]) -> None:
+    def check(self, fingerprint: str, arena: PageArena) -> None:
         """Refuse to be loaded where it does not belong.
 
         Raises:
@@ -64,29 +65,25 @@ class KVRecord:
                 f"The KV record is of model {self.fingerprint[:12]}, this cache of model "
                 f"{fingerprint[:12]}: read the text again instead."
             )
-        if self.format != format.name:
-            raise Unsupported(f"The KV record is {self.format}, the arena {format.name}.")
+        if self.format != arena.format.name:
+            raise Unsupported(f"The KV record is {self.format}, the arena {arena.format.name}.")
         if self.content_hash != hash_tokens(self.token_ids):
             raise StoreCorrupt("The KV record's tokens do not fit its content hash.")
-        if not self.token_ids or len(self.layers) != len(shapes):
+        if not self.token_ids or len(self.layers) != len(arena.codecs):
             raise StoreCorrupt(
                 f"The KV record has {self.num_tokens} tokens and {len(self.layers)} layers: "
-                f"expected some tokens and {len(shapes)} layers."
+                f"expected some tokens and {len(arena.codecs)} layers."
             )
         num_pages = num_pages_for(self.num_tokens)
-        for index, (pages, shape) in enumerate(zip(self.layers, shapes, strict=True)):
-            zeros = torch.zeros((num_pages, shape.num_kv_heads, PAGE_TOKENS, shape.head_dim))
-            expected = _describe(format.encode(zeros, zeros))
-            if _describe(pages) != expected:
+        for index, (pages, codec) in enumerate(zip(self.layers, arena.codecs, strict=True)):
+            expected = (num_pages, codec.page_nbytes)
+            if tuple(pages.shape) != expected or pages.dtype != torch.uint8:
                 raise StoreCorrupt(
-                    f"Layer {index} of the KV record holds {_describe(pages)}: expected {expected}."
+                    f"Layer {index} of the KV record is {tuple(pages.shape)}, {pages.dtype}: "
+                    f"expected {expected}, {torch.uint8}."
                 )
 
 
 def hash_tokens(token_ids: Sequence[int]) -> str:
     """The content hash of a run of tokens."""
     return hashlib.sha256(" ".join(map(str, token_ids)).encode()).hexdigest()
-
-
-def _describe(pages: Pages) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in sorted(pages.items())}

@@ -42,6 +42,12 @@ class Transaction:
         self._user_id = user_id
         self._user = user
         self._clock = clock
+        self.forgotten: list[int] = []
+        """Segments that were forgotten or removed in it."""
+        self.removed_sessions: list[int] = []
+        """Sessions that were removed in it."""
+        self.num_kv_files = 0
+        """Files with KV that may have seen what was forgotten, deleted as it was committed."""
 
     def session(self, name: str) -> int:
         """The id of the session of this name, made where there is none."""
@@ -68,7 +74,8 @@ class Transaction:
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
         sessions.remove(self._connection, session_id)
-        changes.append(self._connection, self._user_id, "forget", ids)
+        self._log("forget", ids)
+        self.removed_sessions.append(session_id)
         return len(ids)
 
     def add_turn(self, session_id: int, key: str | None, text: str) -> TurnRow:
@@ -225,5 +232,7 @@ class Transaction:
     def _change(self, ids: Iterable[int], values: Mapping[str, Any]) -> list[int]:
         return segments.change(self._connection, self._user_id, list(ids), values)
 
-    def _log(self, op: ChangeOp, ids: Iterable[int]) -> None:
+    def _log(self, op: ChangeOp, ids: Sequence[int]) -> None:
         changes.append(self._connection, self._user_id, op, ids)
+        if op == "forget":
+            self.forgotten += ids

@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import State
-from agentmem.storage import changes, decisions, embeddings, segments, sessions, windows, word_rows
+from agentmem.storage import (
+    changes,
+    decisions,
+    embeddings,
+    segments,
+    sessions,
+    windows,
+    word_rows,
+)
 from agentmem.storage.database import Database
+from agentmem.storage.kv_folder import KVFolder, forget_kv, session_folder, user_folder
 from agentmem.storage.lease import Lease
 from agentmem.storage.rows import (
     Change,
@@ -69,7 +78,21 @@ class Archive:
             StoreFull, StoreReadOnly: nothing of the block was stored.
         """
         with self._database.write() as connection:
-            yield Transaction(connection, self._user_id(connection), self.user, self._clock)
+            transaction = Transaction(connection, self._user_id(connection), self.user, self._clock)
+            yield transaction
+            # Before the commit: what is acknowledged as forgotten is in no file.
+            self._delete_kv(transaction)
+
+    def _delete_kv(self, transaction: Transaction) -> None:
+        folder = user_folder(self._database.path, self.user)
+        for session_id in transaction.removed_sessions:
+            transaction.num_kv_files += KVFolder(folder / str(session_id), "").remove()
+        if transaction.forgotten:
+            transaction.num_kv_files += forget_kv(folder, min(transaction.forgotten))
+
+    def kv_folder(self, session: SessionRow) -> KVFolder:
+        """Where KV of a session may be kept; the folder may not be there."""
+        return session_folder(self._database.path, self.user, session.id, session.created)
 
     # Sessions and turns.
 

@@ -76,7 +76,13 @@ LAYERS = [
     Layer(
         "command line",
         ("agentmem.cli",),
-        ("agentmem", *PUBLIC, "agentmem.models.setup", "agentmem.bench"),
+        (
+            "agentmem",
+            *PUBLIC,
+            "agentmem.models.setup",
+            "agentmem.models.calibrate",
+            "agentmem.bench",
+        ),
         never=HEAVY,
     ),
     Layer("benchmarks", ("agentmem.bench",), ("agentmem", *PUBLIC)),

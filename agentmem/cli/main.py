@@ -16,7 +16,19 @@ from typing import Annotated
 
 import typer
 
-from agentmem.cli import ask, bench, chat, db, doctor, export, memory, sessions, setup, stats
+from agentmem.cli import (
+    ask,
+    bench,
+    calibrate,
+    chat,
+    db,
+    doctor,
+    export,
+    memory,
+    sessions,
+    setup,
+    stats,
+)
 from agentmem.errors import AgentmemError
 
 EXIT_CODES = (
@@ -38,6 +50,7 @@ memory.register(app)
 stats.register(app)
 export.register(app)
 setup.register(app)
+calibrate.register(app)
 doctor.register(app)
 app.add_typer(sessions.app)
 app.add_typer(db.app)

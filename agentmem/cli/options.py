@@ -36,7 +36,12 @@ BudgetTokens = Annotated[
     int | None, typer.Option("--budget", metavar="TOKENS", help="Tokens of the window.")
 ]
 KV = Annotated[
-    Literal["q8", "dense"] | None, typer.Option("--kv", help="How keys and values are kept.")
+    str | None,
+    typer.Option(
+        "--kv",
+        metavar="FORMAT",
+        help="How keys and values are kept: dense, q8, fp8, q4, klt or klt1.6, binary.",
+    ),
 ]
 Controller = Annotated[
     Literal["llm", "policy", "off"] | None,

@@ -18,6 +18,9 @@ def setup(
     force: Annotated[
         bool, typer.Option("--force", help="Fetch them even if they are there.")
     ] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Calibrate the chat model for the klt format too.")
+    ] = False,
     store: options.Store = None,
     user: options.User = None,
     as_json: options.Json = False,
@@ -34,3 +37,7 @@ def setup(
             )  # fmt: skip
         else:
             render.stdout_console().print(render.safe(str(model.path)))
+    if calibrate:
+        from agentmem.cli.calibrate import calibrate as run
+
+        run("local", force=force, as_json=as_json)

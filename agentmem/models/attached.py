@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from agentmem.errors import InvalidInput, Unsupported
+from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.models import kv_attention
-from agentmem.models.key_center import key_centers
+from agentmem.models.key_center import KeyCenter, key_centers
 from agentmem.models.rope_probe import LayerGeometry, probe, refuse_by_config
-from agentmem.storage.kv_arena import LayerShape
-from agentmem.storage.kv_format import PAGE_TOKENS
+from agentmem.storage.kv_format import LayerShape
 
 if TYPE_CHECKING:
     from agentmem.models.segment_cache import SegmentCache
 
-_LAYOUT_VERSION = 1
+_LAYOUT_VERSION = 2
 _SAMPLED_WEIGHTS = 16
 """Values of every parameter that go into the fingerprint: enough to tell fine-tunes apart."""
 
@@ -48,7 +48,7 @@ class AttachedModel:
         model: a transformers causal language model.
         previous: the attention implementation to go back to.
         layers: the geometry of its layers.
-        centers: for each layer what packed formats take off its keys, or None.
+        centers: for each layer the mean of its keys.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AttachedModel:
         model: Any,
         previous: str,
         layers: Sequence[LayerGeometry],
-        centers: Sequence[Tensor | None],
+        centers: Sequence[KeyCenter],
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
@@ -202,7 +202,7 @@ def _index_of(frequencies: Tensor, known: list[Tensor]) -> int:
 def _fingerprint(model: Any, layers: Sequence[LayerGeometry]) -> str:
     """Identity of the weights, their dtype, the rotation and our page layout, as a hash."""
     digest = hashlib.sha256()
-    digest.update(f"{_LAYOUT_VERSION} {PAGE_TOKENS} {type(model).__name__}".encode())
+    digest.update(f"{_LAYOUT_VERSION} {STRETCH_TOKENS} {type(model).__name__}".encode())
     for layer in layers:
         shape = (layer.num_query_heads, layer.num_kv_heads, layer.head_dim, layer.window)
         digest.update(json.dumps([*shape, layer.convention]).encode())

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from agentmem.storage.kv_folder import KVFolder
+    from agentmem.storage.kv_manifest import Manifest
+
 PartKey = int | str
 """A segment's id, or a name for what is not a segment (a review's question, a recalled text)."""
 
@@ -194,6 +197,28 @@ class ChatModel(ABC):
     @property
     def kv(self) -> KVTier | None:
         """The KV tier, where the model has one."""
+        return None
+
+    def resume(  # noqa: B027, most models hold nothing
+        self, folder: KVFolder, manifest: Manifest | None, max_bytes: int
+    ) -> None:
+        """Keep KV that leaves memory in a folder, and go on from what is there.
+
+        Args:
+            folder: this conversation's own; what is of no use in it is deleted.
+            manifest: what the last clean close left there; None where there was none.
+            max_bytes: of all files together.
+        """
+
+    def suspend(self, prompt: Sequence[Part]) -> Manifest | None:
+        """Write all KV the conversation holds to the folder it was resumed with.
+
+        It can be closed then and nothing else. A later `resume` with what is returned here goes on
+        from this prompt without reading it again.
+
+        Args:
+            prompt: with the last reply in it.
+        """
         return None
 
     def close(self) -> None:  # noqa: B027, most models hold nothing

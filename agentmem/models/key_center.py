@@ -1,29 +1,45 @@
 """Where a model's keys lie off zero: the mean of its un-rotated keys, per layer and head.
 
-Some models (Qwen2 by its key bias) add the same large vector to every key. Codes with one scale a
-token would spend their range on it, so packed formats store keys less this center, and attention
-adds the query's product with it again. Layers whose center is small have none: it costs time.
+Codes with one scale a token spend their range on it, so packed formats store keys less this center,
+and attention adds the query's product with it again. At four bits every model gains: on
+SmolLM2-135M keys keep a fifth of their energy. At eight bits only where the center is large (Qwen2
+adds the same large vector to every key, by its bias): it costs time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
+from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs, unit_rotations
 from agentmem.models.rope_probe import LayerGeometry
-from agentmem.storage.kv_format import PAGE_TOKENS
 
 _NUM_TOKENS = 68
 _NUM_SKIPPED = 4
 """First tokens, whose keys are unlike all others."""
-_WORTH_CENTERING = 32.0
+_LARGE = 32.0
 """Largest channel of the center over the spread of the keys around it. Above, one step of an int8
 code would be a quarter of that spread."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyCenter:
+    """The mean key of one layer.
+
+    Args:
+        by_offset: (STRETCH_TOKENS, num_kv_heads, head_dim), float32, in pair order: as it stands at
+            each offset of a stretch.
+        is_large: whether it dwarfs what is around it.
+    """
+
+    by_offset: Tensor
+    is_large: bool
 
 
 class _RecordingCache(Cache):  # type: ignore[misc]  # transformers is untyped
@@ -40,13 +56,8 @@ class _RecordingCache(Cache):  # type: ignore[misc]  # transformers is untyped
 
 def key_centers(
     model: nn.Module, cache_argument: str, layers: Sequence[LayerGeometry]
-) -> list[Tensor | None]:
-    """Read tokens from all over the vocabulary and average their keys.
-
-    Returns:
-        For each layer the center as it stands at each offset of a page, block-local and in pair
-        order: (num_kv_heads, PAGE_TOKENS, head_dim), float32. None where it is small.
-    """
+) -> list[KeyCenter]:
+    """Read tokens from all over the vocabulary and average their keys, layer by layer."""
     config: Any = model.config
     vocabulary = int(config.get_text_config(decoder=True).vocab_size)
     device = next(model.parameters()).device
@@ -60,15 +71,15 @@ def key_centers(
             use_cache=True,
             **{cache_argument: cache},
         )
-    centers: list[Tensor | None] = []
+    centers: list[KeyCenter] = []
     for index, layer in enumerate(layers):
         back = unit_rotations(positions, layer.frequencies, inverse=True)
         keys = as_channels(as_pairs(cache.keys[index], layer.pair_order) * back)[:, _NUM_SKIPPED:]
         center = keys.mean(1)
         spread = (keys - center[:, None]).square().mean().sqrt()
-        worth = float(center.abs().max()) > _WORTH_CENTERING * float(spread)
-        offsets = torch.arange(PAGE_TOKENS, device=device)
+        is_large = float(center.abs().max()) > _LARGE * float(spread)
+        offsets = torch.arange(STRETCH_TOKENS, device=device)
         turns = unit_rotations(offsets, layer.frequencies)
-        turned = as_channels(ordered_pairs(center)[:, None, :] * turns)
-        centers.append(turned if worth else None)
+        turned = as_channels(ordered_pairs(center) * turns[:, None])
+        centers.append(KeyCenter(turned, is_large))
     return centers

@@ -12,10 +12,13 @@ the mean being over queries, heads, and all but the first two layers. The first 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agentmem.errors import InvalidInput
+
+Observed = Mapping[Hashable, tuple[float, int]]
+"""Of one turn: for each key its probability mass, and the queries that could see it."""
 
 
 @dataclass(slots=True)
@@ -64,6 +67,23 @@ class Evidence:
                 mass = sum(turn.mass.get(key, 0.0) for turn in self._turns)
                 result[key] = mass / queries / tokens
         return result
+
+    def observed(self) -> tuple[Observed, ...]:
+        """All that is known, for `take_up` in another process."""
+        return tuple(
+            {key: (mass, turn.queries[key]) for key, mass in turn.mass.items()}
+            for turn in self._turns
+        )
+
+    def take_up(self, turns: Iterable[Observed]) -> None:
+        """Begin with what an earlier process had observed, the oldest turn first."""
+        self._turns.clear()
+        for observed in turns:
+            mass = {key: mass for key, (mass, _) in observed.items()}
+            queries = {key: queries for key, (_, queries) in observed.items()}
+            self._turns.append(_Turn(mass, queries))
+        if not self._turns:
+            self._turns.append(_Turn())
 
     def copy(self) -> Evidence:
         """Evidence of its own with the same observations."""

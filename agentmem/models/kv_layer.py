@@ -1,29 +1,27 @@
 """One layer of a segment cache: its open tail, and attention over tail and pages.
 
-Few queries (a decoded token, the end of a prompt) turn the query once a page and leave packed
+Few queries (a decoded token, the end of a prompt) turn the query once a stretch and leave packed
 pages as they are. Many queries turn the keys instead, one tile of pages at a time, so that their
 cost is shared. Both give the same numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from agentmem.kernels.attention import OnlineSoftmax
+from agentmem.kernels.attention import TILE_TOKENS, OnlineSoftmax, merge
+from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs
-from agentmem.models.kv_window import ArenaView, Step
+from agentmem.models.kv_window import Step
 from agentmem.models.rope_probe import LayerGeometry
-from agentmem.storage.kv_format import PAGE_TOKENS, Pages, pad_to_pages, slice_pages
+from agentmem.storage.kv_format import pad_to_pages
 
 MAX_ROW_QUERIES = 16
 """Queries up to which turning the query is cheaper than turning the keys. Also those of a prompt's
 end whose attention is observed."""
-TILE_TOKENS = 4096
-"""Tokens dequantized at a time."""
 _QUERY_CHUNK = 128
 """Queries folded at a time against one tile: bounds the logits held."""
 
@@ -66,12 +64,12 @@ class SegmentLayer:
         self.tail_values[:, begin:end] = values
 
     def take_tail(self, begin: int, end: int, rotations: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens [begin, end) of the tail as pages in block-local form.
+        """Tokens [begin, end) of the tail as pages.
 
         Args:
             begin, end: indices in the tail.
-            rotations: (end - begin, head_dim / 2), complex64, by which each token's page start is
-                taken out of its key.
+            rotations: (end - begin, head_dim / 2), complex64, by which the start of each token's
+                stretch is taken out of its key.
 
         Returns:
             Keys in pair order, and values: (num_pages, num_kv_heads, PAGE_TOKENS, head_dim).
@@ -116,40 +114,40 @@ class SegmentLayer:
     def _attend_rows(
         self, states: Tensor, step: Step, tail: slice, call: dict[str, Any], mass: Tensor | None
     ) -> Tensor:
-        """Few queries, all logits at once. States and result: (num_query_heads, n, head_dim)."""
+        """Few queries turn to the stretches. States and result: (num_query_heads, n, head_dim)."""
         assert self.tail_keys is not None and self.tail_values is not None
         geometry = self.geometry
         heads, num_queries = geometry.num_kv_heads, states.shape[1]
-        rows = geometry.num_query_heads // heads * num_queries
-        queries = states.reshape(heads, rows, geometry.head_dim)
-        tail_keys = self.tail_keys[:, tail].float().transpose(1, 2)
-        if not step.view.arenas:
-            logits = torch.bmm(queries, tail_keys)
-        else:
-            logits = queries.new_empty((heads, rows, step.num_columns))
-            pairs = as_pairs(queries, geometry.pair_order)
-            for view, begin, end, columns, pages in self._tiles(step):
-                turned = as_channels(pairs * view.rotations[self.group][begin:end])
-                out = logits[:, :, columns].view(heads, rows, -1, PAGE_TOKENS).permute(2, 0, 1, 3)
-                view.arena.logits(self.index, pages, turned, out)
-            logits[:, :, step.view.num_slots :] = torch.bmm(queries, tail_keys)
-        softcap = call.get("softcap")
+        groups = geometry.num_query_heads // heads
+        queries = states.reshape(heads, groups * num_queries, geometry.head_dim)
+        softcap, sinks = call.get("softcap"), call.get("s_aux")
+        logits = torch.bmm(queries, self.tail_keys[:, tail].float().mT)
         if softcap is not None:
             logits.div_(softcap).tanh_().mul_(softcap)
-        logits.view(heads, -1, num_queries, step.num_columns).add_(
-            step.bias(geometry.window, num_queries)
-        )
-        sinks = call.get("s_aux")
-        if sinks is None:
-            weights = logits.softmax(-1)
-        else:
-            column = _sink_rows(sinks, heads, num_queries)[..., None]
-            weights = torch.cat((logits, column), -1).softmax(-1)[..., :-1]
+        hidden = step.tail_hidden(geometry.window, num_queries)
+        if num_queries > 1 or geometry.window:
+            logits.unflatten(1, (groups, num_queries)).masked_fill_(hidden, float("-inf"))
+        log_sum_exp = logits.logsumexp(-1)
+        weights = (logits - log_sum_exp[..., None]).exp_()
+        parts = [(torch.bmm(weights, self.tail_values[:, tail].float()), log_sum_exp)]
+        if step.view.arenas:
+            queries = queries.index_select(-1, geometry.pair_order)
+            limits = step.limits(geometry.window, num_queries, groups)
+        for view in step.view.arenas:
+            codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
+            rotations = view.rotations[self.group]
+            parts.append(codec.attend(queries, rotations, view.table, pages, limits, softcap))
+        if sinks is not None:
+            parts.append(_sink_part(sinks, heads, num_queries, geometry.head_dim))
+        mixed, whole = merge(parts)
         if mass is not None:
-            mass += weights.sum((0, 1))
-        mixed = torch.bmm(weights[:, :, step.view.num_slots :], self.tail_values[:, tail].float())
-        for view, _, _, columns, pages in self._tiles(step):
-            mixed += view.arena.format.mix(pages, weights[:, :, columns])
+            shares = (log_sum_exp - whole).exp_()
+            mass[step.view.num_slots :] += (weights * shares[..., None]).sum((0, 1))
+            for view in step.view.arenas:
+                codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
+                mass[view.columns] += codec.column_mass(
+                    queries, view.rotations[self.group], view.table, pages, limits, softcap, whole
+                )
         return mixed.view(geometry.num_query_heads, num_queries, geometry.head_dim)
 
     def _attend_tiles(
@@ -167,10 +165,7 @@ class SegmentLayer:
         for first in range(0, num_queries, _QUERY_CHUNK):
             last = min(first + _QUERY_CHUNK, num_queries)
             rows = groups * (last - first)
-            softmax = OnlineSoftmax(
-                heads, rows, geometry.head_dim, states.device,
-                None if sinks is None else _sink_rows(sinks, heads, last - first),
-            )  # fmt: skip
+            softmax = OnlineSoftmax(heads, rows, geometry.head_dim, states.device)
             chunks.append((first, last, softmax))
         ordered = as_channels(as_pairs(states, geometry.pair_order))
 
@@ -191,17 +186,21 @@ class SegmentLayer:
                     logits.div_(softcap).tanh_().mul_(softcap)
                 masked = hidden[first:last, columns.start : columns.start + seen]
                 logits.view(heads, groups, last - first, seen).masked_fill_(masked, float("-inf"))
-                softmax.fold(logits, values[:, :seen], slice(None))
+                softmax.fold(logits, values[:, :seen])
 
         num_slots = step.view.num_slots
-        for view, begin, end, columns, pages in self._tiles(step):
-            keys, values = view.arena.decode(self.index, pages)
-            turns = view.rotations[self.group][begin:end].conj()
-            keys = as_channels(ordered_pairs(keys) * turns)
-            fold(
-                ordered, keys.transpose(0, 1).flatten(1, 2), values.transpose(0, 1).flatten(1, 2),
-                columns, False,
-            )  # fmt: skip
+        for view in step.view.arenas:
+            codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
+            for tile, which in view.table.tiles(TILE_TOKENS):
+                keys, values = codec.decode(pages.index_select(0, tile.rows), tile.phases)
+                turns = view.rotations[self.group].index_select(0, tile.stretches).conj()
+                keys = as_channels(ordered_pairs(keys) * turns[:, None, None])
+                begin = view.columns.start + which.start * PAGE_TOKENS
+                fold(
+                    ordered, keys.transpose(0, 1).flatten(1, 2),
+                    values.transpose(0, 1).flatten(1, 2),
+                    slice(begin, begin + tile.num_slots), False,
+                )  # fmt: skip
         for offset in range(0, step.num_tail, TILE_TOKENS):
             width = min(TILE_TOKENS, step.num_tail - offset)
             part = slice(tail.start + offset, tail.start + offset + width)
@@ -210,22 +209,13 @@ class SegmentLayer:
                 states, self.tail_keys[:, part].float(), self.tail_values[:, part].float(),
                 columns, True,
             )  # fmt: skip
-        mixed = [
-            softmax.result().view(heads, groups, last - first, geometry.head_dim)
-            for first, last, softmax in chunks
-        ]
+        mixed = []
+        for first, last, softmax in chunks:
+            parts = [(softmax.result(), softmax.log_sum_exp())]
+            if sinks is not None:
+                parts.append(_sink_part(sinks, heads, last - first, geometry.head_dim))
+            mixed.append(merge(parts)[0].view(heads, groups, last - first, geometry.head_dim))
         return torch.cat(mixed, 2).view(geometry.num_query_heads, num_queries, geometry.head_dim)
-
-    def _tiles(self, step: Step) -> Iterator[tuple[ArenaView, int, int, slice, Pages]]:
-        """Runs of pages of at most TILE_TOKENS tokens: view, rows, columns, this layer's pages."""
-        size = TILE_TOKENS // PAGE_TOKENS
-        for view in step.view.arenas:
-            pages = view.arena.layers[self.index]
-            for begin in range(0, view.num_rows, size):
-                end = min(begin + size, view.num_rows)
-                first = view.columns.start + begin * PAGE_TOKENS
-                columns = slice(first, first + (end - begin) * PAGE_TOKENS)
-                yield view, begin, end, columns, slice_pages(pages, begin, end)
 
     def _grow(self, like: Tensor, needed: int) -> None:
         heads, _, head_dim = like.shape
@@ -241,7 +231,10 @@ class SegmentLayer:
         self.tail_keys, self.tail_values = keys, values
 
 
-def _sink_rows(sinks: Tensor, num_kv_heads: int, num_queries: int) -> Tensor:
-    """One sink logit a query row: (num_kv_heads, groups * num_queries)."""
+def _sink_part(
+    sinks: Tensor, num_kv_heads: int, num_queries: int, head_dim: int
+) -> tuple[Tensor, Tensor]:
+    """Logits that take mass and give no value, as a part to merge."""
     by_group = sinks.float().view(num_kv_heads, -1, 1)
-    return by_group.expand(-1, -1, num_queries).reshape(num_kv_heads, -1)
+    log_sum_exp = by_group.expand(-1, -1, num_queries).reshape(num_kv_heads, -1)
+    return log_sum_exp.new_zeros((*log_sum_exp.shape, head_dim)), log_sum_exp

@@ -232,6 +232,12 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
             sinks -= taken
         return self._evidence.per_token(counted)
 
+    @property
+    def evidence(self) -> Evidence:
+        """What has been observed of each segment so far."""
+        self._collect()
+        return self._evidence
+
     # Inside.
 
     @abstractmethod

@@ -1,9 +1,9 @@
 """What one forward needs to know about the window, computed once and shared by all layers.
 
-`WindowView` holds what changes with the layout: where each page starts, which slots of which pages
-hold visible tokens, the rotations of the query. `Step` adds what changes with every forward: the
-positions of the new tokens, and the masks. Columns of every mask and probability are ordered
-[pages of each arena, row by row] then [open tail].
+`WindowView` holds what changes with the layout: which pages stand where, and the rotations of the
+query. `Step` adds what changes with every forward: the positions of the new tokens, and what each
+may see. Columns of every mask and probability are ordered [pages of each arena, as in its table]
+then [open tail].
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.page_table import PageTable
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.storage.kv_arena import Block, PageArena
-from agentmem.storage.kv_format import PAGE_TOKENS
 
 NEVER = 2**62
 """The position of a slot nobody may see."""
@@ -53,16 +54,14 @@ class Resident:
 
 @dataclass(slots=True)
 class ArenaView:
-    """The rows of one arena that a cache reads: all up to the last one it uses."""
+    """The pages of one arena that a cache reads."""
 
     arena: PageArena
     version: int
-    num_rows: int
-    starts: Tensor
-    """(num_rows,), int64: position of each page's first token."""
+    table: PageTable
     columns: slice
     rotations: dict[int, Tensor]
-    """Per frequency group: (num_rows, 1, 1, head_dim / 2), complex64, turning the query."""
+    """Per frequency group: (stretches, head_dim / 2), complex64, turning the query."""
 
 
 class WindowView:
@@ -92,41 +91,36 @@ class WindowView:
             ]
             if not mine:
                 continue
-            num_rows = 1 + max(max(resident.block.rows) for _, resident in mine)
-            starts = torch.zeros(num_rows, dtype=torch.int64)
-            filled = torch.zeros(num_rows, dtype=torch.int64)
-            owner_of = torch.full((num_rows,), len(self.keys), dtype=torch.int64)
-            for owner, resident in mine:
-                rows = torch.tensor(resident.block.rows)
-                offsets = torch.arange(len(resident.block.rows)) * PAGE_TOKENS
-                starts[rows] = resident.start + offsets
-                filled[rows] = (resident.num_tokens - offsets).clamp_max(PAGE_TOKENS)
-                owner_of[rows] = owner
-            slots = torch.arange(PAGE_TOKENS)
-            position = starts[:, None] + slots
-            position[slots >= filled[:, None]] = NEVER
+            table = PageTable.of_segments(
+                [
+                    (resident.start, resident.num_tokens, resident.block.rows)
+                    for _, resident in mine
+                ],
+                device,
+            )
+            pages = torch.tensor([len(resident.block.rows) for _, resident in mine], device=device)
+            owner_of = torch.tensor([owner for owner, _ in mine], device=device)
+            position = table.positions().masked_fill(~table.filled(), NEVER)
             positions.append(position.flatten())
-            owners.append(owner_of.repeat_interleave(PAGE_TOKENS))
-            starts = starts.to(device)
+            owners.append(owner_of.repeat_interleave(pages * PAGE_TOKENS))
             self.arenas.append(
                 ArenaView(
                     arena=arena,
                     version=arena.version,
-                    num_rows=num_rows,
-                    starts=starts,
-                    columns=slice(first, first + num_rows * PAGE_TOKENS),
+                    table=table,
+                    columns=slice(first, first + table.num_slots),
                     rotations={
-                        group: unit_rotations(starts, values, inverse=True)[:, None, None, :]
+                        group: unit_rotations(table.stretch_starts, values, inverse=True)
                         for group, values in enumerate(frequencies)
                     },
                 )
             )
-            first += num_rows * PAGE_TOKENS
-        empty = torch.zeros(0, dtype=torch.int64)
-        self.positions = torch.cat([empty, *positions]).to(device)
-        """(num_slots,), int64; NEVER where no token of this window lies."""
-        self.owners = torch.cat([empty, *owners]).to(device)
-        """(num_slots,), int64: index in `keys`, or their number where nobody's."""
+            first += table.num_slots
+        empty = torch.zeros(0, dtype=torch.int64, device=device)
+        self.positions = torch.cat([empty, *positions])
+        """(num_slots,), int64; NEVER in padding."""
+        self.owners = torch.cat([empty, *owners])
+        """(num_slots,), int64: index in `keys`."""
         self.num_slots = first
 
     @property
@@ -158,7 +152,8 @@ class Step:
         self._positions = torch.cat((view.positions, tail))
         self._queries = tail[num_past:]
         self._hidden: dict[int, Tensor] = {}
-        self._bias: dict[tuple[int, int], Tensor] = {}
+        self._limits: dict[tuple[int, int, int], Tensor] = {}
+        self._tail_hidden: dict[tuple[int, int], Tensor] = {}
 
     def hidden(self, window: int) -> Tensor:
         """(num_new, num_columns), bool: what each query may not see in a layer of that window."""
@@ -170,13 +165,29 @@ class Step:
             self._hidden[window] = mask
         return mask
 
-    def bias(self, window: int, num_queries: int) -> Tensor:
-        """(num_queries, num_columns), float32, 0 or -inf, for the last queries of the forward."""
+    def limits(self, window: int, num_queries: int, groups: int) -> Tensor:
+        """(groups * num_queries, 2), int32: the positions [low, high) that rows may see.
+
+        Rows are those of the forward's last queries, once for each query head of a group.
+        """
+        key = (window, num_queries, groups)
+        limits = self._limits.get(key)
+        if limits is None:
+            high = self._queries[-num_queries:] + 1
+            low = (high - window).clamp_min(0) if window else torch.zeros_like(high)
+            limits = torch.stack((low, high), 1).to(torch.int32).repeat(groups, 1)
+            self._limits[key] = limits
+        return limits
+
+    def tail_hidden(self, window: int, num_queries: int) -> Tensor:
+        """(num_queries, num_tail), bool: which tokens of the tail the last queries may not see."""
         key = (window, num_queries)
-        bias = self._bias.get(key)
-        if bias is None:
-            hidden = self.hidden(window)[-num_queries:]
-            bias = torch.zeros(hidden.shape, device=hidden.device)
-            bias.masked_fill_(hidden, float("-inf"))
-            self._bias[key] = bias
-        return bias
+        hidden = self._tail_hidden.get(key)
+        if hidden is None:
+            tail = self._positions[self.view.num_slots :]
+            queries = self._queries[-num_queries:]
+            hidden = tail[None, :] > queries[:, None]
+            if window:
+                hidden |= tail[None, :] <= queries[:, None] - window
+            self._tail_hidden[key] = hidden
+        return hidden

@@ -6,14 +6,15 @@ the decoding speaks. Knows nothing of archives or policies.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, Unsupported
 from agentmem.models.base import (
     Capabilities,
     ChatModel,
@@ -31,10 +32,13 @@ from agentmem.models.loading import load
 from agentmem.models.local_kv import LocalKV
 from agentmem.models.prompt_ids import Entry, PendingReply, PromptIds
 from agentmem.models.reading import Reading, read_reply
-from agentmem.models.segment_cache import FormatName, SegmentCache
+from agentmem.models.segment_cache import SegmentCache
 from agentmem.models.segment_window import SegmentWindow
 from agentmem.models.text_prefill import PrefixWindow
 from agentmem.models.tool_text import with_tools
+from agentmem.storage.kv_disk import KVDisk
+from agentmem.storage.kv_folder import KVFolder
+from agentmem.storage.kv_manifest import Manifest
 from agentmem.storage.kv_parking import Parking
 
 _RESERVED = "~"
@@ -70,14 +74,16 @@ class LocalModel(ChatModel):
         self._ids = PromptIds(engine)
         self._entries: list[Entry] = []
         self._kv: LocalKV | None = None
+        self._max_tokens = 0
         self._window: SegmentWindow | PrefixWindow
         self.name = loaded.name
         self.kv_problem = engine.kv_problem if use_kv else "switched off"
         if engine.attached is not None and use_kv:
             parking = Parking(parked_ram_bytes)
-            cache = SegmentCache(engine.attached, cast(FormatName, kv_format), parking=parking)
-            self._window = SegmentWindow(cache, max_positions=loaded.context_tokens)
-            self._kv = LocalKV(cache, self._forget)
+            cache = SegmentCache(engine.attached, kv_format, parking=parking)
+            window = SegmentWindow(cache, max_positions=loaded.context_tokens)
+            self._window = window
+            self._kv = LocalKV(window, cache, self._forget)
         else:
             self._window = PrefixWindow(loaded)
         template = engine.template
@@ -137,6 +143,15 @@ class LocalModel(ChatModel):
         return self._engine.loaded.fingerprint
 
     @property
+    def _kv_fingerprint(self) -> str:
+        """What must be the same for KV of another process to be of use here."""
+        engine = self._engine
+        facts = [engine.loaded.fingerprint, str(engine.loaded.tokenizer.chat_template)]
+        if self._kv is not None and engine.attached is not None:
+            facts += [engine.attached.fingerprint, self._kv.format]
+        return hashlib.sha256("\0".join(facts).encode()).hexdigest()
+
+    @property
     def template_problem(self) -> str:
         """Why the chat template cannot be taken apart; empty where it can."""
         return self._engine.template_problem
@@ -172,9 +187,40 @@ class LocalModel(ChatModel):
         """What the model was shown in that prompt, decoded from its ids, in order."""
         return self._engine.vocabulary.encoder.decode(self.prompt_token_ids())
 
+    def resume(self, folder: KVFolder, manifest: Manifest | None, max_bytes: int) -> None:
+        """Keep KV that leaves memory in a folder, and go on from what a clean close left there."""
+        if self._kv is None:
+            return
+        disk = KVDisk(folder, model=self._kv_fingerprint, max_bytes=max_bytes)
+        if manifest is not None and manifest.fingerprint != disk.model:
+            manifest = None
+        for record in self._kv.resume(disk, manifest):
+            self._ids.take_up(record.key, record.token_ids, record.rendering)
+
+    def suspend(self, prompt: Sequence[Part]) -> Manifest | None:
+        """Write all KV the conversation holds to the folder it was resumed with."""
+        if self._kv is None or self._kv.disk is None:
+            return None
+        self._finish_reply(self._kv, prompt)
+        return self._kv.suspend(self._ids.renderings())
+
+    def _finish_reply(self, kv: LocalKV, prompt: Sequence[Part]) -> None:
+        """Make the last reply a part of its own, where its KV waits for one."""
+        if self._ids.pending is None:
+            return
+        try:
+            reply = [entry for entry in self._ids.entries(prompt) if entry.is_reply]
+        except Unsupported:
+            return  # such a window cannot be a prompt: it is read when it can be one again
+        read = partial(self._forward.run, kv.window, max_tokens=self._max_tokens)
+        if reply and kv.window.finish_reply(reply, read):
+            self._ids.remember(prompt, reply)
+
     def close(self) -> None:
         """Free the conversation's KV; the weights stay while another conversation uses them."""
         self._window.close()
+        if self._kv is not None:
+            self._kv.clear()
         self._ids = PromptIds(self._engine)
         self._entries = []
 
@@ -207,6 +253,7 @@ class LocalModel(ChatModel):
             holds_calls=may_call,
         )
         if not options.ephemeral:
+            self._max_tokens = options.max_tokens
             self._begin(prompt, entries)
         num_before, started = self._forward.num_tokens, time.perf_counter()
         try:
@@ -264,14 +311,12 @@ class LocalModel(ChatModel):
     ) -> list[int]:
         """Bring the window to the prompt; ids that are left to be read with the reply's begin."""
 
-        def read(token_ids: Sequence[int]) -> None:
-            self._forward.run(
-                window,
-                token_ids,
-                max_tokens=options.max_tokens,
-                cancelled=options.cancelled,
-            )
-
+        read = partial(
+            self._forward.run,
+            window,
+            max_tokens=options.max_tokens,
+            cancelled=options.cancelled,
+        )
         new_ids = window.enter(entries, header, read)
         if not options.max_new_tokens and new_ids:
             read(new_ids)

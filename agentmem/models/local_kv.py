@@ -7,20 +7,39 @@ from typing import TypeGuard
 
 from agentmem.models.base import KVUsage, PartKey
 from agentmem.models.segment_cache import SegmentCache
+from agentmem.models.segment_window import SegmentWindow
 from agentmem.segment import State
+from agentmem.storage.kv_disk import KVDisk
+from agentmem.storage.kv_manifest import Manifest, SavedRecord
 
 
 class LocalKV:
     """The KV tier of one conversation.
 
     Args:
-        cache: holds the KV.
+        window: its window.
+        cache: holds the window's KV.
         on_forget: called with the key of a part that is deleted.
+
+    Attributes:
+        disk: where KV that leaves memory is kept, between `resume` and `suspend`.
     """
 
-    def __init__(self, cache: SegmentCache, on_forget: Callable[[PartKey], None]) -> None:
+    def __init__(
+        self,
+        window: SegmentWindow,
+        cache: SegmentCache,
+        on_forget: Callable[[PartKey], None],
+    ) -> None:
+        self.window = window
         self._cache = cache
         self._on_forget = on_forget
+        self.disk: KVDisk | None = None
+
+    @property
+    def format(self) -> str:
+        """What parts outside the newest turn are packed into, with its parameters."""
+        return self._cache.packed_format
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -42,6 +61,49 @@ class LocalKV:
             self._cache.drop(key)
         self._on_forget(key)
 
+    def resume(self, disk: KVDisk, manifest: Manifest | None) -> list[SavedRecord]:
+        """Park on this disk what leaves memory, and begin with what a clean close left there.
+
+        Returns:
+            The records that can be brought back.
+        """
+        records = () if manifest is None else manifest.records
+        disk.take_up(records)
+        self.disk = self._cache.parking.disk = disk
+        if manifest is not None:
+            turns = manifest.attention
+            self._cache.evidence.take_up(
+                {key: (mass, queries) for key, mass, queries in turn} for turn in turns
+            )
+        return [record for record in records if disk.has(record.key)]
+
+    def suspend(self, renderings: Mapping[PartKey, str]) -> Manifest | None:
+        """Take everything out of the window and leave it on the disk; None where there is none.
+
+        Args:
+            renderings: of the parts' ids; what has none is of no use later.
+        """
+        disk, self.disk = self.disk, None
+        if disk is None:
+            return None
+        observed = self._cache.evidence.observed()
+        self.window.park()
+        self._cache.parking.flush()
+        self._cache.parking.disk = None
+        return Manifest(
+            disk.folder.owner,
+            disk.model,
+            disk.leave(renderings),
+            tuple(
+                tuple((key, *seen) for key, seen in turn.items() if isinstance(key, int | str))
+                for turn in observed
+            ),
+        )
+
+    def clear(self) -> None:
+        """Let everything go that is parked; on a disk too, unless it was left there."""
+        self._cache.parking.clear()
+
     def usage(self) -> KVUsage:
         """Bytes held, and where each part lives."""
         states: dict[PartKey, State] = {
@@ -50,6 +112,7 @@ class LocalKV:
         return KVUsage(
             window_bytes=self._cache.nbytes,
             parked_ram_bytes=self._cache.parking.nbytes,
+            parked_disk_bytes=self._cache.parking.disk_nbytes,
             states=states,
         )
 

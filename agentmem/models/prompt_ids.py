@@ -6,6 +6,8 @@ reply keeps the ids the model spoke. Knows nothing of KV.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -63,12 +65,39 @@ class PendingReply:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
+    """The ids of a part that stood in a prompt."""
+
     block: Block
     token_ids: tuple[int, ...]
 
     def fits(self, block: Block) -> bool:
         """Whether the block has these ids too."""
-        return self.block.variant == block.variant and self.block.messages == block.messages
+        return self.block.variant == block.variant and self.says(block.messages)
+
+    def says(self, messages: tuple[Message, ...]) -> bool:
+        """Whether these are the part's messages."""
+        return self.block.messages == messages
+
+    @property
+    def rendering(self) -> str:
+        """What the ids are of, as a short text that tells nothing."""
+        return f"{self.block.variant} {_hash(self.block.messages)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """The ids of a part that stood in a prompt of an earlier process."""
+
+    rendering: str
+    token_ids: tuple[int, ...]
+
+    def fits(self, block: Block) -> bool:
+        """Whether the block has these ids too."""
+        return self.rendering == f"{block.variant} {_hash(block.messages)}"
+
+    def says(self, messages: tuple[Message, ...]) -> bool:
+        """Whether these are the part's messages."""
+        return self.rendering.rpartition(" ")[2] == _hash(messages)
 
 
 class PromptIds:
@@ -80,7 +109,7 @@ class PromptIds:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[PartKey, _Known] = {}
+        self._known: dict[PartKey, _Known | _Saved] = {}
         self.pending: PendingReply | None = None
 
     def entries(self, prompt: Sequence[Part]) -> list[Entry]:
@@ -118,6 +147,14 @@ class PromptIds:
         for entry in entries:
             self._known[entry.key] = _Known(blocks[entry.key], entry.token_ids)
 
+    def renderings(self) -> dict[PartKey, str]:
+        """What each part's ids are of: for `take_up` in another process."""
+        return {key: known.rendering for key, known in self._known.items()}
+
+    def take_up(self, key: PartKey, token_ids: tuple[int, ...], rendering: str) -> None:
+        """Keep ids that an earlier process had for a part; they are used while it says the same."""
+        self._known[key] = _Saved(rendering, token_ids)
+
     def forget(self, keys: Iterable[PartKey]) -> None:
         """Let the ids of these parts go."""
         for key in keys:
@@ -145,7 +182,7 @@ class PromptIds:
         if not part.messages:
             return 0
         known = self._known.get(part.key)
-        if known is not None and known.block.messages == part.messages:
+        if known is not None and known.says(part.messages):
             return len(known.token_ids)
         is_system = part.messages[0].role == "system"
         block = Block(part.key, part.messages, "start" if is_system else "free")
@@ -170,3 +207,8 @@ class PromptIds:
             and bool(block.messages)
             and self.pending.is_spoken_by(block.messages[0])
         )
+
+
+def _hash(messages: Sequence[Message]) -> str:
+    texts = json.dumps([message.to_dict() for message in messages], sort_keys=True)
+    return hashlib.sha256(texts.encode()).hexdigest()[:32]

@@ -1,9 +1,9 @@
 """A transformers cache whose contents are addressed by segment.
 
 Forwards append to an open tail; `seal` closes the tail as a segment. Segments can then be dropped,
-parked, brought back, moved and packed without a forward: keys are stored rotated by their offset
-inside a page alone, so a segment's place is one integer. Attention masks by position, so a segment
-can also be written in the middle.
+parked, brought back, moved and packed without a forward: keys are stored rotated by their offset in
+their stretch of four pages alone, so a segment's place is one integer. Attention masks by position,
+so a segment can also be written in the middle.
 
 For one conversation on one thread: a batch of one, no beam search. Knows nothing of texts.
 """
@@ -16,20 +16,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from agentmem.errors import InvalidInput, SegmentNotFound
+from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.models.attached import AttachedModel
+from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
-from agentmem.storage.kv_dense import DenseFormat
-from agentmem.storage.kv_format import PAGE_TOKENS, Format, Pages
+from agentmem.storage.kv_format import num_pages_for, phases_of
 from agentmem.storage.kv_parking import Parking
-from agentmem.storage.kv_q8 import Q8Format
 from agentmem.storage.kv_record import KVRecord, hash_tokens
 
-FormatName = Literal["dense", "q8"]
 Residence = Literal["live", "compressed", "parked"]
 
 
@@ -46,7 +46,7 @@ class SegmentCache(TailCache):
 
     Args:
         attached: the model it belongs to.
-        format: what `compress` packs segments into; "dense" packs nothing.
+        format: what `compress` packs segments into, a name in `kv_formats`; "dense" packs nothing.
         parking: where segments that leave the window are kept; by default 256 MiB of its own.
         evidence_turns: turns whose queries count in `attention_mass`.
     """
@@ -54,7 +54,7 @@ class SegmentCache(TailCache):
     def __init__(
         self,
         attached: AttachedModel,
-        format: FormatName = "dense",
+        format: str = "dense",
         *,
         parking: Parking | None = None,
         evidence_turns: int = 4,
@@ -62,20 +62,19 @@ class SegmentCache(TailCache):
         super().__init__(attached, evidence_turns)
         self.format = format
         self.parking = Parking() if parking is None else parking
-        formats: dict[str, Format] = {"dense": DenseFormat(attached.dtype), "q8": Q8Format()}
-        if format not in formats:
-            raise InvalidInput(f"`format` must be one of {', '.join(formats)}: got {format!r}.")
         with plain_tensors():
-            self._arenas: dict[str, PageArena] = {
-                name: PageArena(
-                    formats[name],
-                    attached.shapes,
-                    self._device,
-                    None if name == "dense" else attached.centers,
-                )
-                for name in dict.fromkeys(("dense", format))
-            }
+            self._dense = PageArena(make_format("dense", attached), attached.shapes, self._device)
+            self._packed = (
+                self._dense
+                if format == "dense"
+                else PageArena(make_format(format, attached), attached.shapes, self._device)
+            )
         self._view: WindowView | None = None
+
+    @property
+    def packed_format(self) -> str:
+        """Of what `compress` packs into, with its parameters: equal names read each other."""
+        return self._packed.format.name
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
@@ -111,7 +110,7 @@ class SegmentCache(TailCache):
         """Where each segment is: live (dense), compressed or parked."""
         states: dict[Hashable, Residence] = {key: "parked" for key in self.parking}
         for key, resident in self._residents.items():
-            packed = resident.block.arena is not self._arenas["dense"]
+            packed = resident.block.arena is not self._dense
             states[key] = "compressed" if packed else "live"
         return states
 
@@ -123,10 +122,10 @@ class SegmentCache(TailCache):
         """
         if key in self._residents:
             return self._residents[key].token_ids
-        record = self.parking.get(key)
-        if record is None:
+        token_ids = self.parking.token_ids(key)
+        if token_ids is None:
             raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
-        return record.token_ids
+        return token_ids
 
     def start(self, key: Hashable) -> int:
         """Position of a segment's first token."""
@@ -166,16 +165,15 @@ class SegmentCache(TailCache):
         self._collect()
         assert self._tail_start is not None
         start, begin = self._tail_start, self._tail_begin
-        arena = self._arenas["dense"]
+        arena = self._dense
         with plain_tensors():
-            page_starts = (
-                start + torch.arange(count, device=self._device) // PAGE_TOKENS * PAGE_TOKENS
-            )
+            offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
             rotations = [
-                unit_rotations(page_starts, frequencies, inverse=True)
+                unit_rotations(start + offsets, frequencies, inverse=True)
                 for frequencies in self.attached.frequencies
             ]
-            encoded: list[Pages] = []
+            phases = phases_of(num_pages_for(count), self._device)
+            encoded: list[Tensor] = []
             for layer in self.layers:
                 keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
                 if not math.isfinite(float(keys.sum() + values.sum())):
@@ -183,7 +181,7 @@ class SegmentCache(TailCache):
                         f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
                         "discard the tail."
                     )
-                encoded.append(arena.encode(layer.index, keys, values))
+                encoded.append(arena.codecs[layer.index].encode(keys, values, phases))
             block = arena.store(count, encoded)
         context = tuple(
             hash_tokens(self._residents[other].token_ids)
@@ -318,14 +316,17 @@ class SegmentCache(TailCache):
             Whether it was packed now: False where it is packed already or the format is dense.
         """
         resident = self._resident(key)
-        dense, packed = self._arenas["dense"], self._arenas[self.format]
+        dense, packed = self._dense, self._packed
         if packed is dense or resident.block.arena is packed:
             return False
         self._collect()
         with plain_tensors():
+            phases = phases_of(num_pages_for(resident.num_tokens), self._device)
             encoded = [
-                packed.encode(index, *dense.decode(index, pages))
-                for index, pages in enumerate(dense.load(resident.block))
+                packing.encode(*unpacking.decode(pages, phases), phases)
+                for packing, unpacking, pages in zip(
+                    packed.codecs, dense.codecs, dense.load(resident.block), strict=True
+                )
             ]
             resident.block = packed.store(resident.num_tokens, encoded)
         self._view = None
@@ -337,8 +338,9 @@ class SegmentCache(TailCache):
         What either does afterwards, the other never sees.
         """
         self._collect()
-        other = SegmentCache(self.attached, self.format, parking=self.parking.copy())
-        other._arenas = dict(self._arenas)
+        other = SegmentCache(self.attached, parking=self.parking.copy())
+        other.format = self.format
+        other._dense, other._packed = self._dense, self._packed
         other._residents = {key: replace(r) for key, r in self._residents.items()}
         other._evidence = self._evidence.copy()
         begin, end = self._tail_begin, self._tail_begin + self._tail_length
@@ -371,8 +373,9 @@ class SegmentCache(TailCache):
         return record
 
     def _load(self, record: KVRecord) -> Block:
-        arena = self._arenas.get(record.format, self._arenas["dense"])
-        record.check(self.attached.fingerprint, arena.format, arena.shapes)
+        is_packed = record.format == self._packed.format.name
+        arena = self._packed if is_packed else self._dense
+        record.check(self.attached.fingerprint, arena)
         with plain_tensors():
             return arena.store(record.num_tokens, record.layers)
 
@@ -384,11 +387,12 @@ class SegmentCache(TailCache):
                 self._collect_from(stale)
         if self._view is None:
             with plain_tensors():
-                for arena in self._arenas.values():
+                arenas = list(dict.fromkeys((self._dense, self._packed)))
+                for arena in arenas:
                     arena.tidy()
                 self._view = WindowView(
                     self._residents,
-                    list(self._arenas.values()),
+                    arenas,
                     self.attached.frequencies,
                     self._device,
                 )

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from agentmem.errors import BudgetExceeded, SegmentNotFound
 from agentmem.models.base import PartKey
 from agentmem.models.kv_window import NUM_SINKS
 from agentmem.models.prompt_ids import Entry
@@ -83,20 +84,48 @@ class SegmentWindow:
         for entry in entries:
             if cache.has(entry.key) and cache.token_ids(entry.key) != entry.token_ids:
                 cache.drop(entry.key)
+        wanted = {entry.key for entry in entries}
+        if not self.finish_reply(entries, read):
+            # The window is full to the brim: there is room once others have left.
+            self._let_go(wanted)
+            self._adopt_tail(entries, read)
+        self._let_go(wanted)
         if not self._is_fork and any(
             entry.begins_turn and not cache.has(entry.key) for entry in entries
         ):
             cache.new_turn()
-        self._let_go({entry.key for entry in entries})
-        self._adopt_tail(entries, read)
         starts, position = {}, 0
         for entry in entries:
             starts[entry.key] = position
             position += len(entry.token_ids)
-        cache.layout([(key, start) for key, start in starts.items() if cache.has(key)])
+        self._place(starts)
         if not self._is_fork:
             self._pack(entries)
         return self._read_missing(entries, starts, list(header_ids), read)
+
+    def finish_reply(
+        self, entries: Sequence[Entry], read: Callable[[Sequence[int]], object]
+    ) -> bool:
+        """Give the tail to the part that is the last reply, and read the end of that part.
+
+        It is read before anything leaves, so that it sees what the reply saw, whether the next
+        prompt follows at once or in another process.
+
+        Returns:
+            False where it does not fit into the window; the tail is as before.
+        """
+        try:
+            self._adopt_tail(entries, read)
+        except BudgetExceeded:
+            self._to_seal.clear()
+            return False
+        return True
+
+    def park(self) -> None:
+        """Take everything out of the window, so that a later one can go on from it."""
+        self._cache.discard_tail()
+        for key in self._cache.keys:
+            self._cache.park(key)
 
     def settle(self, num_reply_ids: int) -> None:
         """Keep so many ids of header and reply in the tail for the part that will adopt them."""
@@ -125,6 +154,22 @@ class SegmentWindow:
                 cache.drop(key)
             else:
                 cache.park(key)
+        for key in cache.parking:
+            # They are parked only from one process to the next.
+            if isinstance(key, str) and key not in wanted:
+                cache.parking.forget(key)
+
+    def _place(self, starts: dict[PartKey, int]) -> None:
+        """Make the window what is known of a prompt, each part at its place."""
+        for _ in range(len(starts) + 1):
+            places = [(key, start) for key, start in starts.items() if self._cache.has(key)]
+            try:
+                self._cache.layout(places)
+                return
+            except SegmentNotFound as error:
+                # A file on the disk turned out damaged: it is gone now, and its text is read below.
+                missing = error
+        raise missing
 
     def _adopt_tail(
         self, entries: Sequence[Entry], read: Callable[[Sequence[int]], object]

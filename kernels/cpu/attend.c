@@ -1,0 +1,301 @@
+/* Decode attention on packed pages, in integers, for x86-64 with AVX-512 VNNI.
+
+   The eager twin, and what everything means, is packed.py. The window is cut into (head, split)
+   parts that threads take; parts of a head are merged by their log-sum-exp.
+
+       logit = scale * (q' . levels) + center        q' in two bytes, levels in one
+       out   = sum of p * scale * levels             p in one byte of a tile's largest
+
+   Fast because codes become bytes by one or two table look-ups, four channels or four tokens are
+   multiplied and added by one instruction, and one reading of the codes serves all query rows. */
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layout.h"
+#include "tile.h"
+
+enum { DONE = 0, NO_MEMORY = -1, BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BAD_COUNT = 4 };
+
+/* Fewer tokens than this are not worth another thread. */
+enum { LEAST_PART_TOKENS = 1024 };
+
+static void *aligned(size_t nbytes) { return aligned_alloc(64, (nbytes + 63) & ~(size_t)63); }
+
+/* What is wrong with a table, and in which of its pages. */
+static int find_fault(const Window *window, int32_t *where) {
+    for (int32_t p = 0; p < window->num_pages; p++) {
+        int32_t stretch = window->stretches[p];
+        *where = p;
+        if (window->rows[p] < 0 || window->rows[p] >= window->capacity) return BAD_ROW;
+        if (stretch < 0 || stretch >= window->num_stretches) return BAD_STRETCH;
+        if (window->phases[p] < 0 || window->phases[p] >= STRETCH_PAGES) return BAD_PHASE;
+        if (window->counts[p] < 1 || window->counts[p] > PAGE_TOKENS) return BAD_COUNT;
+    }
+    return DONE;
+}
+
+/* The stretches some row may see, of the pages some row may see. Returns how many. */
+static int32_t find_stretches(const Window *window, Stretch *stretches) {
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (int32_t r = 0; r < window->num_rows; r++) {
+        int64_t from = window->limits[2 * r], to = window->limits[2 * r + 1];
+        if (from >= to) continue;
+        low = from < low ? from : low;
+        high = to > high ? to : high;
+    }
+    int32_t num_stretches = 0;
+    for (int32_t p = 0; p < window->num_pages; p++) {
+        int64_t start = window->starts[p];
+        if (start >= high || start + window->counts[p] <= low) continue;
+        Stretch *last = stretches + num_stretches - 1;
+        if (!num_stretches || last->stretch != window->stretches[p] ||
+            last->num_pages == STRETCH_PAGES ||
+            window->phases[last->pages[last->num_pages - 1]] >= window->phases[p]) {
+            last = stretches + num_stretches++;
+            last->stretch = window->stretches[p];
+            last->num_pages = 0;
+        }
+        last->pages[last->num_pages++] = p;
+    }
+    return num_stretches;
+}
+
+/* Gather the next whole stretches that fit a tile. Returns how many. */
+static int32_t next_tile(const Window *window, const Stretch *stretches, int32_t num_stretches,
+                         Scratch *scratch) {
+    int32_t taken = 0;
+    scratch->num_pages = 0;
+    while (taken < num_stretches &&
+           scratch->num_pages + stretches[taken].num_pages <= TILE_PAGES) {
+        for (int p = 0; p < stretches[taken].num_pages; p++) {
+            int32_t page = stretches[taken].pages[p];
+            scratch->pages[scratch->num_pages] = page;
+            scratch->records[scratch->num_pages++] =
+                window->pages + window->rows[page] * window->page_stride;
+        }
+        taken++;
+    }
+    return taken;
+}
+
+/* Where the tile after this one lies. A head's record: keys, their scales, values, their scales. */
+static void look_ahead(const Layer *layer, const Window *window, int head_index,
+                       const Stretch *stretches, int32_t num_stretches, Scratch *scratch) {
+    const Head *head = layer->heads + head_index;
+    const Run *runs = layer->runs;
+    Ahead *ahead = &scratch->ahead;
+    int key_end = head->key_scales, value_end = head->value_scales;
+    int keys = head->key_run < head->value_run ? runs[head->key_run].offset : key_end;
+    int values = head->value_run < head->end_run ? runs[head->value_run].offset : value_end;
+    int scale_bytes = layer->token_scales ? 2 * PAGE_TOKENS : 0;
+    int32_t page = 0;
+    for (int32_t s = 0; s < num_stretches; s++)
+        for (int p = 0; p < stretches[s].num_pages && page < TILE_PAGES; p++, page++) {
+            const uint8_t *record =
+                window->pages + window->rows[stretches[s].pages[p]] * window->page_stride;
+            ahead->keys[page] = record + keys;
+            ahead->values[page] = record + values;
+        }
+    for (; page < TILE_PAGES && page; page++) {
+        ahead->keys[page] = ahead->keys[page - 1];
+        ahead->values[page] = ahead->values[page - 1];
+    }
+    ahead->key_lines = num_stretches ? (key_end + scale_bytes - keys + 63) / 64 : 0;
+    ahead->value_lines = num_stretches ? (value_end + scale_bytes - values + 63) / 64 : 0;
+}
+
+/* Where the stretches of part `part` of `num_parts` begin. */
+static int32_t part_begin(int32_t num_stretches, int32_t part, int32_t num_parts) {
+    return (int32_t)((int64_t)num_stretches * part / num_parts);
+}
+
+static int32_t count_parts(const Window *window, int32_t num_stretches, int32_t others) {
+    int64_t most = (int64_t)num_stretches * STRETCH_TOKENS / LEAST_PART_TOKENS;
+    int64_t wanted = window->num_threads <= 1 ? 1 : (2 * window->num_threads + others - 1) / others;
+    return (int32_t)(wanted < most ? wanted : most > 1 ? most : 1);
+}
+
+/* Floats of one row's partial result: largest logit, sum of exponentials, values by channel. */
+static long partial_size(const Layer *layer) { return 16 + layer->value_channels; }
+
+/* Which positions every row sees. */
+static void see_all(const Window *window, Scratch *scratch) {
+    scratch->last_low = INT32_MIN, scratch->first_high = INT32_MAX;
+    for (int32_t r = 0; r < window->num_rows; r++) {
+        int32_t low = window->limits[2 * r], high = window->limits[2 * r + 1];
+        if (low > scratch->last_low) scratch->last_low = low;
+        if (high < scratch->first_high) scratch->first_high = high;
+    }
+    memset(scratch->no_center, 0, sizeof scratch->no_center);
+}
+
+/* One part of one head. */
+static void attend_part(const Layer *layer, const Window *window, int head_index,
+                        const Stretch *stretches, int32_t num_stretches, Scratch *scratch,
+                        float *values, float *partial) {
+    int num_groups = layer->heads[head_index].value_groups;
+    long size = partial_size(layer), rows = window->num_rows;
+    long padded = (rows + 15) & ~15L;
+    Sums sums = {values, values + padded, values + padded + 16 * rows};
+    for (long r = 0; r < padded; r++) sums.maxima[r] = UNSEEN;
+    memset(sums.totals, 0, rows * 16 * (1 + num_groups) * sizeof(float));
+    see_all(window, scratch);
+    for (int32_t begin = 0; begin < num_stretches;) {
+        int32_t taken = next_tile(window, stretches + begin, num_stretches - begin, scratch);
+        int32_t rest = num_stretches - begin - taken;
+        look_ahead(layer, window, head_index, stretches + begin + taken,
+                   rest < TILE_PAGES ? rest : TILE_PAGES, scratch);
+        attend_tile(layer, window, head_index, stretches + begin, taken, scratch, &sums);
+        begin += taken;
+    }
+    for (long r = 0; r < rows; r++, partial += size) {
+        partial[0] = sums.maxima[r];
+        partial[1] = _mm512_reduce_add_ps(_mm512_load_ps(sums.totals + r * 16));
+        const float *parts = sums.values + r * num_groups * 16;
+        for (int c = 0; c < num_groups * GROUP_CHANNELS; c++, parts += 4)
+            partial[16 + c] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+        for (int c = num_groups * GROUP_CHANNELS; c < layer->value_channels; c++)
+            partial[16 + c] = 0.0f;
+    }
+}
+
+/* Up to BLOCK_ROWS rows from coded channels to the model's own; a row of zeros where `seen` is 0. */
+static void restore(const Layer *layer, int head_index, int rows, float (*coded)[MAX_DIM],
+                    const int *seen, float *out) {
+    int size = layer->head_dim, num_groups = layer->heads[head_index].value_groups;
+    float restored[BLOCK_ROWS][MAX_DIM];
+    memset(restored, 0, sizeof restored);
+    if (layer->restoration) {
+        int columns = (size + 15) & ~15;
+        multiply(rows, coded[0], MAX_DIM,
+                 layer->restoration + (long)head_index * layer->value_channels * columns, columns,
+                 layer->value_channels, columns, restored[0], MAX_DIM);
+    } else {
+        const float *units = layer->value_units + (long)head_index * layer->value_channels;
+        const int32_t *places =
+            layer->value_group_places + (long)head_index * (size / GROUP_CHANNELS);
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < num_groups * GROUP_CHANNELS; c++)
+                restored[r][places[c / GROUP_CHANNELS] * GROUP_CHANNELS + c % GROUP_CHANNELS] =
+                    coded[r][c] * units[c];
+    }
+    const float *mean = layer->value_mean ? layer->value_mean + (long)head_index * size : NULL;
+    for (int r = 0; r < rows; r++)
+        for (int d = 0; d < size; d++)
+            out[r * size + d] = seen[r] ? restored[r][d] + (mean ? mean[d] : 0.0f) : 0.0f;
+}
+
+/* Merge the parts of every row. `partials` is (num_parts, H, R, partial_size). */
+static void merge(const Layer *layer, const Window *window, int32_t num_parts,
+                  const float *partials, float *out, float *log_sum_exp) {
+    long size = partial_size(layer), num_rows = (long)layer->num_heads * window->num_rows;
+    int block = window->num_rows < BLOCK_ROWS ? window->num_rows : BLOCK_ROWS;
+    for (long first = 0; first < num_rows;) {
+        int head_index = (int)(first / window->num_rows);
+        long left = (head_index + 1L) * window->num_rows - first;
+        int rows = left < block ? (int)left : block;
+        _Alignas(64) float coded[BLOCK_ROWS][MAX_DIM];
+        int seen[BLOCK_ROWS];
+        memset(coded, 0, sizeof coded);
+        for (int r = 0; r < rows; r++) {
+            long row = first + r;
+            float largest = UNSEEN, total = 0.0f;
+            for (int32_t part = 0; part < num_parts; part++)
+                largest = fmaxf(largest, partials[(part * num_rows + row) * size]);
+            for (int32_t part = 0; part < num_parts; part++) {
+                const float *partial = partials + (part * num_rows + row) * size;
+                float weight = expf(partial[0] - largest);
+                total += weight * partial[1];
+                for (int c = 0; c < layer->value_channels; c++)
+                    coded[r][c] += weight * partial[16 + c];
+            }
+            seen[r] = total != 0.0f;
+            log_sum_exp[row] = seen[r] ? largest + logf(total) : -INFINITY;
+            for (int c = 0; seen[r] && c < layer->value_channels; c++) coded[r][c] /= total;
+        }
+        restore(layer, head_index, rows, coded, seen, out + first * layer->head_dim);
+        first += rows;
+    }
+}
+
+/* out (H, R, D), log_sum_exp (H, R). Returns DONE or what is wrong; `where` is the page. */
+int agentmem_attend(const Layer *layer, const Window *window, float *out, float *log_sum_exp,
+                    int32_t *where) {
+    int fault = find_fault(window, where);
+    if (fault) return fault;
+    Stretch *stretches = malloc((window->num_pages + 1) * sizeof(Stretch));
+    if (!stretches) return NO_MEMORY;
+    int32_t num_stretches = find_stretches(window, stretches);
+    int32_t heads = layer->num_heads, rows = window->num_rows;
+    int32_t num_parts = count_parts(window, num_stretches, heads);
+    float *partials = malloc((size_t)num_parts * heads * rows * partial_size(layer) * sizeof(float));
+    int failed = !partials;
+    int num_threads = window->num_threads < heads * num_parts ? window->num_threads : heads * num_parts;
+    if ((int64_t)num_stretches * STRETCH_TOKENS * heads < LEAST_PART_TOKENS) num_threads = 1;
+    if (!failed) {
+#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
+        {
+            Scratch *scratch = aligned(sizeof(Scratch));
+            float *values = aligned(((size_t)rows * (17 + 4 * layer->value_channels) + 16) * sizeof(float));
+            if (!scratch || !values) {
+#pragma omp atomic write
+                failed = 1;
+            }
+#pragma omp for schedule(dynamic, 1)
+            for (int32_t item = 0; item < heads * num_parts; item++) {
+                if (!scratch || !values) continue;
+                int32_t head = item / num_parts, part = item % num_parts;
+                int32_t begin = part_begin(num_stretches, part, num_parts);
+                int32_t end = part_begin(num_stretches, part + 1, num_parts);
+                attend_part(layer, window, head, stretches + begin, end - begin, scratch, values,
+                            partials + ((long)part * heads + head) * rows * partial_size(layer));
+            }
+            free(scratch);
+            free(values);
+        }
+    }
+    if (!failed) merge(layer, window, num_parts, partials, out, log_sum_exp);
+    free(partials);
+    free(stretches);
+    return failed ? NO_MEMORY : DONE;
+}
+
+/* mass (P * 16), which must come as zeros; log_sum_exp (H, R). Returns as agentmem_attend does. */
+int agentmem_column_mass(const Layer *layer, const Window *window, const float *log_sum_exp,
+                         float *mass, int32_t *where) {
+    int fault = find_fault(window, where);
+    if (fault) return fault;
+    Stretch *stretches = malloc((window->num_pages + 1) * sizeof(Stretch));
+    if (!stretches) return NO_MEMORY;
+    int32_t num_stretches = find_stretches(window, stretches);
+    int32_t num_parts = count_parts(window, num_stretches, 1);
+    int failed = 0;
+    /* A part owns its pages' columns and goes through all heads, so that no two threads add to one. */
+#pragma omp parallel num_threads(num_parts) if (num_parts > 1)
+    {
+        Scratch *scratch = aligned(sizeof(Scratch));
+        if (!scratch) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp for schedule(dynamic, 1)
+        for (int32_t part = 0; part < num_parts; part++) {
+            int32_t end = part_begin(num_stretches, part + 1, num_parts);
+            for (int32_t begin = part_begin(num_stretches, part, num_parts); scratch && begin < end;) {
+                int32_t taken = next_tile(window, stretches + begin, end - begin, scratch);
+                scratch->ahead.key_lines = 0;
+                see_all(window, scratch);
+                for (int head = 0; head < layer->num_heads; head++)
+                    weigh_columns(layer, window, head, stretches + begin, taken,
+                                  log_sum_exp + (long)head * window->num_rows, scratch, mass);
+                begin += taken;
+            }
+        }
+        free(scratch);
+    }
+    free(stretches);
+    return failed ? NO_MEMORY : DONE;
+}

@@ -1,0 +1,217 @@
+/* Integer products of query rows with keys, and of weights with values, rows kept in registers. */
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "layout.h"
+#include "vectors.h"
+
+/* A query as two bytes a channel: value = scale * (coarse + fine / 254). One byte is an error of
+   0.4 % of the largest channel in every other; the second takes it to 0.002 %. */
+typedef struct {
+    _Alignas(64) int8_t codes[BLOCK_ROWS][2][MAX_DIM];
+    /* What 128 too many in every key has added, negative. */
+    _Alignas(64) int32_t offsets[2][16];
+    _Alignas(64) float scales[16];
+} IntegerQuery;
+
+/* What makes logits of products: by token of the page. */
+typedef struct {
+    const float *scales[TILE_PAGES];
+    const float *centers[TILE_PAGES]; /* of row 0; rows are STRETCH_TOKENS apart, or 0 */
+    long center_stride;
+} Finish;
+
+/* Pages of the next tile, fetched line by line between the products of this one: memory is slower
+   than the arithmetic, and no processor guesses where a page table leads. */
+typedef struct {
+    const uint8_t *keys[TILE_PAGES], *values[TILE_PAGES];
+    int32_t key_lines, value_lines; /* of 64 bytes in each; 0: there is no next tile */
+} Ahead;
+
+INLINE void fetch(const uint8_t *bytes, int line, int num_lines) {
+    if (line < num_lines) _mm_prefetch((const char *)bytes + line * 64, _MM_HINT_T0);
+}
+
+INLINE __m512i channels_of(const int8_t *codes, int group) {
+    int32_t four;
+    memcpy(&four, codes + group * GROUP_CHANNELS, 4);
+    return _mm512_set1_epi32(four);
+}
+
+INLINE void dot_key_pages(const int ROWS, const int PAGES, const uint8_t *const *levels,
+                          int num_groups, const IntegerQuery *query,
+                          const Finish *finish, int page, const uint8_t *const *ahead,
+                          int num_lines, float *logits, long row_stride) {
+    __m512i sums[BLOCK_ROWS][2][4];
+    UNROLL
+    for (int r = 0; r < ROWS; r++)
+        UNROLL
+        for (int term = 0; term < 2; term++)
+            UNROLL
+            for (int p = 0; p < PAGES; p++)
+                sums[r][term][p] = _mm512_set1_epi32(query->offsets[term][r]);
+    for (int group = 0; group < num_groups; group++) {
+        __m512i keys[4];
+        UNROLL
+        for (int p = 0; p < PAGES; p++) {
+            keys[p] = _mm512_loadu_si512(levels[page + p] + group * 64);
+            fetch(ahead[page + p], group, num_lines);
+        }
+        UNROLL
+        for (int r = 0; r < ROWS; r++)
+            UNROLL
+            for (int term = 0; term < 2; term++) {
+                __m512i channels = channels_of(query->codes[r][term], group);
+                UNROLL
+                for (int p = 0; p < PAGES; p++)
+                    sums[r][term][p] = add_products(sums[r][term][p], keys[p], channels);
+            }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++)
+        UNROLL
+        for (int p = 0; p < PAGES; p++) {
+            __m512 fine = _mm512_cvtepi32_ps(sums[r][1][p]);
+            __m512 sum = _mm512_fmadd_ps(fine, _mm512_set1_ps(1.0f / 254.0f),
+                                         _mm512_cvtepi32_ps(sums[r][0][p]));
+            sum = _mm512_mul_ps(sum, _mm512_set1_ps(query->scales[r]));
+            __m512 center =
+                _mm512_loadu_ps(finish->centers[page + p] + r * finish->center_stride);
+            sum = _mm512_fmadd_ps(sum, _mm512_loadu_ps(finish->scales[page + p]), center);
+            _mm512_store_ps(logits + r * row_stride + (page + p) * PAGE_TOKENS, sum);
+        }
+}
+
+INLINE void dot_keys_of(const int ROWS, const int WIDE, const uint8_t *const *levels, int page,
+                        int end, int num_groups, const IntegerQuery *query, const Finish *finish,
+                        const uint8_t *const *ahead, int num_lines, float *logits,
+                        long row_stride) {
+    for (; page + WIDE <= end; page += WIDE)
+        dot_key_pages(ROWS, WIDE, levels, num_groups, query, finish, page, ahead, num_lines,
+                      logits, row_stride);
+    for (; page < end; page++)
+        dot_key_pages(ROWS, 1, levels, num_groups, query, finish, page, ahead, num_lines, logits,
+                      row_stride);
+}
+
+/* logits[r][16 * page + token] of pages [page, end), each `levels` (num_groups, 16, 4). */
+static void dot_keys(int rows, const uint8_t *const *levels, int page, int end, int num_groups,
+                     const IntegerQuery *query, const Finish *finish,
+                     const uint8_t *const *ahead, int num_lines, float *logits,
+                     long row_stride) {
+#define CASE(ROWS, WIDE)                                                                      \
+    case ROWS:                                                                                \
+        dot_keys_of(ROWS, WIDE, levels, page, end, num_groups, query, finish, ahead,          \
+                    num_lines, logits, row_stride);                                           \
+        break;
+    switch (rows) {
+        CASE(1, 4)
+        CASE(2, 4)
+        CASE(3, 4)
+        CASE(4, 2)
+        CASE(5, 2)
+        CASE(6, 2)
+        CASE(7, 1)
+        CASE(8, 1)
+    }
+#undef CASE
+}
+
+/* Weights of a tile as one or two unsigned bytes: scale * (coarse + fine / 255). */
+typedef struct {
+    _Alignas(64) uint8_t codes[BLOCK_ROWS][2][TILE_TOKENS];
+    _Alignas(64) float scales[16];
+    _Alignas(64) float decays[16]; /* of what earlier tiles have summed */
+} IntegerWeights;
+
+INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS, __m512i flip,
+                             const uint8_t *const *levels, int num_pages, int group,
+                             const IntegerWeights *weights, const Ahead *ahead, float *sums,
+                             long row_stride) {
+    __m512i totals[BLOCK_ROWS][2][8];
+    UNROLL
+    for (int r = 0; r < ROWS; r++)
+        UNROLL
+        for (int term = 0; term < TERMS; term++)
+            UNROLL
+            for (int g = 0; g < GROUPS; g++) totals[r][term][g] = _mm512_setzero_si512();
+    for (int p = 0; p < num_pages; p++) {
+        __m512i values[8];
+        UNROLL
+        for (int g = 0; g < GROUPS; g++) {
+            values[g] =
+                _mm512_xor_si512(_mm512_loadu_si512(levels[p] + (group + g) * 64), flip);
+            fetch(ahead->values[p], group + g, ahead->value_lines);
+        }
+        UNROLL
+        for (int r = 0; r < ROWS; r++)
+            UNROLL
+            for (int term = 0; term < TERMS; term++) {
+                const uint8_t *codes = weights->codes[r][term] + p * PAGE_TOKENS;
+                __m512i tokens = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)codes));
+                UNROLL
+                for (int g = 0; g < GROUPS; g++)
+                    totals[r][term][g] = add_products(totals[r][term][g], tokens, values[g]);
+            }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++) {
+        __m512 scale = _mm512_set1_ps(weights->scales[r]);
+        __m512 decay = _mm512_set1_ps(weights->decays[r]);
+        UNROLL
+        for (int g = 0; g < GROUPS; g++) {
+            float *sum = sums + r * row_stride + (group + g) * 16;
+            __m512 added = _mm512_cvtepi32_ps(totals[r][0][g]);
+            if (TERMS == 2)
+                added = _mm512_fmadd_ps(_mm512_cvtepi32_ps(totals[r][1][g]),
+                                        _mm512_set1_ps(1.0f / 255.0f), added);
+            added = _mm512_mul_ps(added, scale);
+            _mm512_store_ps(sum, _mm512_fmadd_ps(_mm512_load_ps(sum), decay, added));
+        }
+    }
+}
+
+INLINE void dot_values_of(const int ROWS, const int WIDE, const int TERMS, int flipped,
+                          const uint8_t *const *levels, int num_pages, int num_groups,
+                          const IntegerWeights *weights, const Ahead *ahead, float *sums,
+                          long row_stride) {
+    __m512i flip = _mm512_set1_epi8(flipped ? (char)0x80 : 0);
+    int group = 0;
+    for (; group + WIDE <= num_groups; group += WIDE)
+        dot_value_groups(ROWS, WIDE, TERMS, flip, levels, num_pages, group, weights, ahead, sums,
+                         row_stride);
+    for (; group < num_groups; group++)
+        dot_value_groups(ROWS, 1, TERMS, flip, levels, num_pages, group, weights, ahead, sums,
+                         row_stride);
+}
+
+/* sums[r][16 * group + 4 * channel + part] += weights of four tokens times their values; each of
+   the pages is `levels` (num_groups, 4, 16), signed, or unsigned bytes to be flipped. Values of
+   eight bits everywhere deserve both bytes of the weights. */
+static void dot_values(int rows, int all_bytes, const uint8_t *const *levels, int num_pages,
+                       int num_groups, const IntegerWeights *weights, const Ahead *ahead,
+                       float *sums, long row_stride) {
+#define CASE(ROWS, WIDE)                                                                      \
+    case ROWS:                                                                                \
+        if (all_bytes)                                                                        \
+            dot_values_of(ROWS, WIDE / 2, 2, 1, levels, num_pages, num_groups, weights,       \
+                          ahead, sums, row_stride);                                           \
+        else                                                                                  \
+            dot_values_of(ROWS, WIDE, 1, 0, levels, num_pages, num_groups, weights, ahead,    \
+                          sums, row_stride);                                                  \
+        break;
+    switch (rows) {
+        CASE(1, 8)
+        CASE(2, 8)
+        CASE(3, 4)
+        CASE(4, 4)
+        CASE(5, 4)
+        CASE(6, 2)
+        CASE(7, 2)
+        CASE(8, 2)
+    }
+#undef CASE
+}

@@ -1,0 +1,144 @@
+/* Sixteen floats at a time: exponentials, tanh, products of few rows with a matrix. */
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+/* Without it GCC keeps small arrays of vectors in memory, loops of fixed length or not. */
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* sum + a (unsigned bytes) times b (signed), four neighbours added. As an instruction, because GCC
+   12 copies the sum before and after the intrinsic. */
+INLINE __m512i add_products(__m512i sum, __m512i a, __m512i b) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+INLINE __mmask16 first_lanes(int count) {
+    return (__mmask16)(count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
+}
+
+/* exp(x) to 2e-7; 0 where it is too small for a float. */
+INLINE __m512 exponential(__m512 x) {
+    __m512 y = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+    __m512 whole = _mm512_roundscale_ps(y, 0);
+    __m512 part = _mm512_sub_ps(y, whole);
+    __m512 p = _mm512_set1_ps(1.3333558e-3f);
+    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(9.6181291e-3f));
+    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(5.5504109e-2f));
+    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(2.4022651e-1f));
+    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(6.9314718e-1f));
+    p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(1.0f));
+    return _mm512_scalef_ps(p, whole);
+}
+
+INLINE __m512 hyperbolic_tangent(__m512 x) {
+    __m512 one = _mm512_set1_ps(1.0f);
+    __m512 small = exponential(_mm512_mul_ps(_mm512_abs_ps(x), _mm512_set1_ps(-2.0f)));
+    __m512 size = _mm512_div_ps(_mm512_sub_ps(one, small), _mm512_add_ps(one, small));
+    __m512i sign = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000));
+    return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(size), sign));
+}
+
+/* Lane r of each 128 bits: the largest, or the sum, of all lanes of x[r]. */
+#define ACROSS(NAME, TYPE, LOW, HIGH, LOW2, HIGH2, SHUFFLE, COMBINE)              \
+    INLINE TYPE NAME(const TYPE *x) {                                             \
+        TYPE a = COMBINE(LOW(x[0], x[1]), HIGH(x[0], x[1]));                      \
+        TYPE b = COMBINE(LOW(x[2], x[3]), HIGH(x[2], x[3]));                      \
+        TYPE c = COMBINE(LOW2(a, b), HIGH2(a, b));                                \
+        c = COMBINE(c, SHUFFLE(c, c, 0x4e));                                      \
+        return COMBINE(c, SHUFFLE(c, c, 0xb1));                                   \
+    }
+
+INLINE __m512 low_pairs(__m512 a, __m512 b) {
+    return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+
+INLINE __m512 high_pairs(__m512 a, __m512 b) {
+    return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+
+ACROSS(largest_of_4, __m512, _mm512_unpacklo_ps, _mm512_unpackhi_ps, low_pairs, high_pairs,
+       _mm512_shuffle_f32x4, _mm512_max_ps)
+ACROSS(sums_of_4, __m512i, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32, _mm512_unpacklo_epi64,
+       _mm512_unpackhi_epi64, _mm512_shuffle_i32x4, _mm512_add_epi32)
+#undef ACROSS
+
+/* Lane r: the largest lane of x[r]. x has eight, of which `rows` count. */
+INLINE __m512 largest_of_rows(const __m512 *x, int rows) {
+    __m512 first = largest_of_4(x);
+    return rows <= 4 ? first : _mm512_mask_mov_ps(first, 0xfff0, largest_of_4(x + 4));
+}
+
+/* out[r] = left[r] @ right for ROWS rows and COLUMNS * 16 columns, all in registers. */
+INLINE void multiply_block(const int ROWS, const int COLUMNS, const float *left, long left_stride,
+                           const float *right, long right_stride, int depth, float *out,
+                           long out_stride) {
+    __m512 sums[BLOCK_ROWS][8];
+    UNROLL
+    for (int r = 0; r < ROWS; r++)
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) sums[r][c] = _mm512_setzero_ps();
+    for (int d = 0; d < depth; d++) {
+        __m512 columns[8];
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++)
+            columns[c] = _mm512_loadu_ps(right + d * right_stride + c * 16);
+        UNROLL
+        for (int r = 0; r < ROWS; r++) {
+            __m512 factor = _mm512_set1_ps(left[r * left_stride + d]);
+            UNROLL
+            for (int c = 0; c < COLUMNS; c++)
+                sums[r][c] = _mm512_fmadd_ps(factor, columns[c], sums[r][c]);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < ROWS; r++)
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++)
+            _mm512_storeu_ps(out + r * out_stride + c * 16, sums[r][c]);
+}
+
+INLINE void multiply_rows(const int ROWS, const int WIDE, const float *left, long left_stride,
+                          const float *right, long right_stride, int depth, int columns,
+                          float *out, long out_stride) {
+    int c = 0;
+    for (; c + WIDE * 16 <= columns; c += WIDE * 16)
+        multiply_block(ROWS, WIDE, left, left_stride, right + c, right_stride, depth, out + c,
+                       out_stride);
+    if (columns - c >= 48) {
+        multiply_block(ROWS, 3, left, left_stride, right + c, right_stride, depth, out + c,
+                       out_stride);
+        c += 48;
+    }
+    if (columns - c >= 32) {
+        multiply_block(ROWS, 2, left, left_stride, right + c, right_stride, depth, out + c,
+                       out_stride);
+        c += 32;
+    }
+    if (columns - c >= 16)
+        multiply_block(ROWS, 1, left, left_stride, right + c, right_stride, depth, out + c,
+                       out_stride);
+}
+
+/* out (rows, columns) = left (rows, depth) @ right (depth, columns); columns a multiple of 16. */
+static void multiply(int rows, const float *left, long left_stride, const float *right,
+                     long right_stride, int depth, int columns, float *out, long out_stride) {
+#define CASE(ROWS, WIDE)                                                                       \
+    case ROWS:                                                                                 \
+        multiply_rows(ROWS, WIDE, left, left_stride, right, right_stride, depth, columns, out, \
+                      out_stride);                                                             \
+        break;
+    switch (rows) {
+        CASE(1, 4)
+        CASE(2, 4)
+        CASE(3, 4)
+        CASE(4, 4)
+        CASE(5, 3)
+        CASE(6, 3)
+        CASE(7, 2)
+        CASE(8, 2)
+    }
+#undef CASE
+}

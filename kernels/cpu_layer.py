@@ -1,0 +1,247 @@
+"""A packed layer's constants as the C kernels read them: without the channels that have no bits.
+
+Units are folded into the matrices, keys' and values' levels laid out as byte tables, and the
+query's transform recognized where it is a Walsh-Hadamard matrix up to factors, which needs no
+matrix. Mirrors kernels/cpu/layout.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook, uniform_levels
+from agentmem.kernels.packed import PackedLayer
+from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
+
+MAX_HEAD_DIM = 256
+"""Channels of the widest head the kernels take."""
+_LANES = 16
+_PROJECT_CHANNELS, _PROJECT_MATRIX, _PROJECT_HADAMARD = range(3)
+_KEYS_ARE_BYTES, _VALUES_ARE_BYTES = 1, 2
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in (
+            "num_heads", "head_dim", "key_channels", "value_channels", "projection_kind",
+            "token_scales",
+        )),
+        *((name, ctypes.c_void_p) for name in (
+            "heads", "runs", "key_tables", "value_tables", "projection", "key_group_places",
+            "center", "restoration", "value_units", "value_group_places", "value_mean",
+        )),
+    ]  # fmt: skip
+
+
+class PreparedLayer:
+    """A layer ready for the C kernels; owns what its structure points to.
+
+    Raises:
+        ValueError: heads wider than 256 channels, or constants that are not on the CPU.
+    """
+
+    def __init__(self, layer: PackedLayer) -> None:
+        packing = layer.packing
+        if packing.head_dim > MAX_HEAD_DIM:
+            raise ValueError(
+                f"The C kernels take heads of up to {MAX_HEAD_DIM} channels: "
+                f"got {packing.head_dim}."
+            )
+        self.num_heads, self.head_dim = packing.num_heads, packing.head_dim
+        self.page_nbytes = packing.page_nbytes
+        keys = _Side(packing.key_widths, layer.key_codebook)
+        values = _Side(packing.value_widths, layer.value_codebook)
+        heads, runs = _layout(layer, keys, values)
+        kind, projection = _projection(layer, keys)
+        self._tensors: dict[str, Tensor | None] = {
+            "heads": heads,
+            "runs": runs,
+            "key_tables": _tables(layer.key_codebook, signed=False),
+            "value_tables": _tables(layer.value_codebook, signed=True),
+            "projection": projection,
+            "key_group_places": keys.places,
+            "center": _center(layer.center),
+            "restoration": _restoration(layer.value_inverse, values),
+            "value_units": values.select(values.units[:, None, :])[:, 0].contiguous(),
+            "value_group_places": values.places,
+            "value_mean": None if layer.value_mean is None else _plain(layer.value_mean),
+        }
+        for name, tensor in self._tensors.items():
+            if tensor is not None and tensor.device.type != "cpu":
+                raise ValueError(f"`{name}` must be on the CPU: it is on {tensor.device}.")
+        self.structure = _Layer(
+            self.num_heads, self.head_dim, keys.num_channels, values.num_channels, kind,
+            int(packing.token_scales),
+            *(None if tensor is None else tensor.data_ptr() for tensor in self._tensors.values()),
+        )  # fmt: skip
+        self.reference = ctypes.byref(self.structure)
+
+
+_prepared: WeakKeyDictionary[PackedLayer, PreparedLayer] = WeakKeyDictionary()
+
+
+def prepared(layer: PackedLayer) -> PreparedLayer:
+    """The layer's constants, laid out once as long as it lives."""
+    found = _prepared.get(layer)
+    if found is None:
+        found = _prepared[layer] = PreparedLayer(layer)
+    return found
+
+
+class _Side:
+    """Which channels of keys, or of values, have bits.
+
+    Attributes:
+        groups: for each head, its groups with bits, ascending.
+        places: (H, D / 4), int32: the same, filled up with zeros.
+        units: (H, D), float32: the unit of each channel; 0 without bits.
+        num_channels: those of the widest head, rounded up to 16, at least 16.
+    """
+
+    def __init__(self, widths: Tensor, codebook: Codebook) -> None:
+        table = widths.tolist()
+        self.groups = [[place for place, width in enumerate(row) if width] for row in table]
+        most = max(len(row) for row in self.groups) * GROUP_CHANNELS
+        self.num_channels = max(_LANES, -(-most // _LANES) * _LANES)
+        self.places = torch.zeros(widths.shape, dtype=torch.int32)
+        for head, row in enumerate(self.groups):
+            self.places[head, : len(row)] = torch.tensor(row, dtype=torch.int32)
+        used = {width for row in table for width in row if width}
+        by_width = torch.zeros(MAX_WIDTH + 1)
+        for width in used:
+            codebook.values(width)
+            by_width[width] = codebook.units[width]
+        self.units = by_width[widths.long()].repeat_interleave(GROUP_CHANNELS, 1)
+
+    def select(self, columns: Tensor) -> Tensor:
+        """(H, N, D) without the channels that have no bits: (H, N, num_channels), 0 at the end."""
+        selected = torch.zeros(*columns.shape[:2], self.num_channels)
+        for head, groups in enumerate(self.groups):
+            channels = (torch.tensor(groups)[:, None] * GROUP_CHANNELS + torch.arange(4)).flatten()
+            selected[head, :, : channels.numel()] = columns[head][:, channels.long()]
+        return selected
+
+
+def _layout(layer: PackedLayer, keys: _Side, values: _Side) -> tuple[Tensor, Tensor]:
+    """The structures `Head` and `Run` as rows of int32."""
+    packing = layer.packing
+    heads: list[list[int]] = []
+    runs: list[list[int]] = []
+    for head, sections in enumerate(packing.sections.tolist()):
+        first_run, flags = len(runs), 0
+        key_runs = _runs_of(packing.key_widths[head].tolist(), sections[0])
+        value_runs = _runs_of(packing.value_widths[head].tolist(), sections[2])
+        if [run[0] for run in key_runs] == [MAX_WIDTH]:
+            flags |= _KEYS_ARE_BYTES
+        if [run[0] for run in value_runs] == [MAX_WIDTH]:
+            flags |= _VALUES_ARE_BYTES
+        runs += key_runs + value_runs
+        heads.append(
+            [len(keys.groups[head]), len(values.groups[head]), first_run,
+             first_run + len(key_runs), len(runs), sections[1], sections[3], flags]
+        )  # fmt: skip
+    none = [[0, 0, 0, 0]]
+    return torch.tensor(heads, dtype=torch.int32), torch.tensor(runs or none, dtype=torch.int32)
+
+
+def _runs_of(widths: list[int], offset: int) -> list[list[int]]:
+    """Width, first group among those with bits, number of groups, offset of each run."""
+    runs: list[list[int]] = []
+    num_groups = 0
+    for width in widths:
+        if width and runs and runs[-1][0] == width:
+            runs[-1][2] += 1
+        elif width:
+            runs.append([width, num_groups, 1, offset])
+        num_groups += width > 0
+        offset += 8 * width
+    return runs
+
+
+def _projection(layer: PackedLayer, keys: _Side) -> tuple[int, Tensor]:
+    if layer.query_transform is None:
+        return _PROJECT_CHANNELS, keys.units.contiguous()
+    matrices = _plain(layer.query_transform)
+    factors = _hadamard_factors(matrices)
+    if factors is not None:
+        before, after = factors
+        return _PROJECT_HADAMARD, torch.stack((before, after * keys.units), 1).contiguous()
+    return _PROJECT_MATRIX, keys.select(matrices * keys.units[:, None, :])
+
+
+def _hadamard_factors(matrices: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Factors (H, D) before and after Walsh-Hadamard transforms that equal the matrices.
+
+    The transforms are of equal blocks of channels, the largest power of two that divides D.
+    """
+    size = matrices.shape[-1]
+    block = size & -size
+    if block < _LANES:
+        return None
+    # (H, D / block, block, block)
+    diagonal = torch.stack(
+        [matrices[:, begin : begin + block, begin : begin + block]
+         for begin in range(0, size, block)], 1
+    )  # fmt: skip
+    if not bool((diagonal[..., 0, 0] != 0).all()):
+        return None
+    before, after = diagonal[..., 0], diagonal[..., 0, :] / diagonal[..., 0, :1]
+    walsh = torch.ones(1, 1)
+    while walsh.shape[0] < block:
+        walsh = torch.cat((torch.cat((walsh, walsh), 1), torch.cat((walsh, -walsh), 1)))
+    expected = before[..., None] * walsh * after[..., None, :]
+    whole = torch.zeros_like(matrices)
+    for index, begin in enumerate(range(0, size, block)):
+        whole[:, begin : begin + block, begin : begin + block] = expected[:, index]
+    if not torch.allclose(whole, matrices, rtol=1e-6, atol=0.0):
+        return None
+    return before.flatten(1), after.flatten(1)
+
+
+def _restoration(value_inverse: Tensor | None, values: _Side) -> Tensor | None:
+    """(H, num_channels, D rounded up to 16): from sums of levels to the model's channels."""
+    if value_inverse is None:
+        return None
+    scaled = _plain(value_inverse) * values.units[:, :, None]
+    rows = values.select(scaled.transpose(1, 2)).transpose(1, 2)
+    size = rows.shape[-1]
+    return torch.nn.functional.pad(rows, (0, -size % _LANES)).contiguous()
+
+
+def _center(center: Tensor | None) -> Tensor | None:
+    """(H, D, 64): one row a channel, so that a query's products come token by token."""
+    return None if center is None else _plain(center.permute(1, 2, 0))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32).contiguous()
+
+
+def _tables(codebook: Codebook, *, signed: bool) -> Tensor:
+    """(9, 2, 64), uint8: see kernels/cpu/codes.h."""
+    tables = torch.zeros((MAX_WIDTH + 1, 2, 64), dtype=torch.int64)
+    for width in codebook.units:
+        levels = torch.tensor(
+            uniform_levels(width) if width in UNIFORM_WIDTHS else codebook.levels[width]
+        )
+        if width in (2, 4):
+            parts = [levels]
+        elif width in (1, 3, 5):
+            parts = [levels[0::2], levels[1::2]]
+        elif width == 8:
+            continue
+        else:
+            coarse = 1 << (width - 4)
+            # The last bit of width 7 is added by the kernel.
+            parts = [levels[::coarse], (levels[:coarse] - levels[0])[:: coarse // 4]]
+        for which, part in enumerate(parts):
+            tables[width, which] = part.repeat(64 // part.numel())
+        if not signed:
+            tables[width, 0] += 128
+            if width in (1, 3, 5):
+                tables[width, 1] += 128
+    return (tables & 0xFF).to(torch.uint8)
