@@ -23,4 +23,4 @@ def hadamard(num_channels: int) -> Tensor:
     block = torch.ones(1, 1)
     while block.shape[0] < size:
         block = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), block)
-    return torch.block_diag(*[block / size**0.5] * (num_channels // size))
+    return torch.kron(torch.eye(num_channels // size), block / size**0.5)

@@ -60,7 +60,7 @@ class AttachedModel:
     ) -> None:
         self.model = model
         self.layers = tuple(layers)
-        self.centers = tuple(centers)
+        self.centers: tuple[KeyCenter, ...] = tuple(centers)
         self.cache_argument = _cache_argument(model)
         self.frequencies: list[Tensor] = []
         """The distinct frequencies of its layers."""

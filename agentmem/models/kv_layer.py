@@ -126,7 +126,7 @@ class SegmentLayer:
             logits.div_(softcap).tanh_().mul_(softcap)
         hidden = step.tail_hidden(geometry.window, num_queries)
         if num_queries > 1 or geometry.window:
-            logits.unflatten(1, (groups, num_queries)).masked_fill_(hidden, float("-inf"))
+            logits.view(heads, groups, num_queries, -1).masked_fill_(hidden, float("-inf"))
         log_sum_exp = logits.logsumexp(-1)
         weights = (logits - log_sum_exp[..., None]).exp_()
         parts = [(torch.bmm(weights, self.tail_values[:, tail].float()), log_sum_exp)]
