@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from platformdirs import user_cache_path, user_config_path, user_data_path, user_state_path
-from pydantic import Field, StringConstraints, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -28,10 +29,17 @@ from agentmem.errors import ConfigError, InvalidInput
 ENV_PREFIX = "AGENTMEM_"
 PROJECT_FILE = "agentmem.toml"
 
-KVFormat = Annotated[
-    str, StringConstraints(pattern=r"^(dense|q8|fp8|q4|binary|klt([1-4](\.\d+)?)?)$")
-]
-"""How keys and values are kept; klt may name its bits a channel: klt1.6."""
+_KV_FORMAT = re.compile(r"dense|q8|fp8|q4|binary|klt([1-4](\.\d+)?)?")
+
+
+def _known_format(name: str) -> str:
+    if _KV_FORMAT.fullmatch(name) is None:
+        raise ValueError("Use dense, q8, fp8, q4, klt (or klt1 to klt4, as klt1.6) or binary")
+    return name
+
+
+KVFormat = Annotated[str, AfterValidator(_known_format)]
+"""How keys and values are kept; klt may name its bits a channel."""
 ControllerName = Literal["llm", "policy", "off"]
 RecallVia = Literal["kv", "text", "off"]
 

@@ -47,10 +47,9 @@ def kernels_for(device: torch.device, head_dim: int) -> PackedKernels:
 
 def kernels_in_words(device: torch.device, head_dim: int) -> str:
     """Which kernels `kernels_for` chooses, and why not faster ones."""
-    if kernels_for(device, head_dim) is cpu:
-        return "C for AVX-512 VNNI"
     if device.type != "cpu":
         return f"eager PyTorch on {device.type}"
     if head_dim > cpu.MAX_HEAD_DIM:
         return f"eager PyTorch, which is slower: heads have {head_dim} channels"
-    return f"eager PyTorch, which is slower: {cpu.why_unavailable()}"
+    why = cpu.why_unavailable()
+    return f"eager PyTorch, which is slower: {why}" if why else "C for AVX-512 VNNI"

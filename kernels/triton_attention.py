@@ -96,7 +96,7 @@ def _attend_kernel(
                     queries_ptr, rotations_ptr, center_ptr, rows, stretches, inside, shrink,
                     phase * 16, num_channels, HEAD_DIM, BLOCK_DIM, STEP, LANES, TOKENS,
                 )  # fmt: skip
-            for one in range(0, num_members):
+            for one in range(0, tl.minimum(num_members, last - first)):
                 begin, start, count, page = tile_pages(
                     first + one, phase, last, stretch_pages_ptr, rows_ptr, starts_ptr, counts_ptr,
                     page_words, PAGES,

@@ -52,9 +52,7 @@ def _store_codes(
     if PLANES & 2:
         plane = (words >> (widths & 1)[None, :]) & 0x03030303
         fours = tl.permute(tl.reshape(plane, (2, 2, 4, GROUPS)), (2, 3, 0, 1))
-        _store_plane(
-            _folded(_folded(fours, 2), 4), first + (widths & 4) * 2, (widths & 2) != 0, 4
-        )
+        _store_plane(_folded(_folded(fours, 2), 4), first + (widths & 4) * 2, (widths & 2) != 0, 4)
     if PLANES & 1:
         # One bit a byte becomes four bits: the product gathers bit 8 * b at 24 + b.
         plane = (((words & 0x01010101) * 0x01020408) >> 24) & 15
@@ -138,11 +136,12 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
         values = values @ layer.value_transform.to(keys.device)
     num_pages, heads, _, head_dim = keys.shape
     packing = layer.packing
-    records = torch.empty(
-        (num_pages, packing.page_nbytes), dtype=torch.uint8, device=keys.device
-    )
+    records = torch.empty((num_pages, packing.page_nbytes), dtype=torch.uint8, device=keys.device)
     faults = torch.zeros((2, num_pages, heads), dtype=torch.int32, device=keys.device)
-    for states, coded, fault in ((keys, tables.keys, faults[0]), (values, tables.values, faults[1])):
+    for states, coded, fault in (
+        (keys, tables.keys, faults[0]),
+        (values, tables.values, faults[1]),
+    ):
         triton_launch.launch(
             _encode_kernel,
             (num_pages, heads),

@@ -64,6 +64,7 @@ class LayerTables:
         token_scales: whether tokens have scales.
         transform: (H, B, B), float16, queries into the frame of the levels; heads may share one.
         centers: (H, B, 64), float16, by offset in a stretch; or None.
+        channel_weights: (H, B), float32: roots of the lengths of the transform's columns.
         factors: (H, 2), float32: of a product with levels, and of one with centers.
         restore: (H, D, D), float32, weighted levels of values into values; or None.
         mean: (H, D), float32, what is added to values; or None.
@@ -76,6 +77,7 @@ class LayerTables:
     token_scales: bool
     transform: Tensor
     centers: Tensor | None
+    channel_weights: Tensor
     factors: Tensor
     restore: Tensor | None
     mean: Tensor | None
@@ -136,6 +138,7 @@ def _make_tables(layer: PackedLayer, device: torch.device) -> LayerTables:
         packing.token_scales,
         transform,
         centers,
+        transform.float().norm(dim=1).sqrt(),
         torch.stack((level_factors, center_factors), 1),
         None if restore is None else values.units[:, :, None] * restore.to(device).float(),
         None if mean is None else mean.to(device).float(),

@@ -83,10 +83,14 @@ def copy_rows(source: Tensor, source_rows: Tensor, target: Tensor, target_rows: 
 def gather_rows(pages: Tensor, rows: Tensor) -> Tensor:
     """(N, page_nbytes), uint8, on the device of `rows`: a copy of some records of an arena."""
     records = torch.empty((rows.shape[0], pages.shape[1]), dtype=torch.uint8, device=rows.device)
-    copy_rows(pages, rows, records, torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device))
+    copy_rows(
+        pages, rows, records, torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device)
+    )
     return records
 
 
 def scatter_rows(records: Tensor, pages: Tensor, rows: Tensor) -> None:
     """Write (N, page_nbytes) records to some rows of an arena."""
-    copy_rows(records, torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device), pages, rows)
+    copy_rows(
+        records, torch.arange(rows.shape[0], dtype=torch.int32, device=rows.device), pages, rows
+    )

@@ -87,7 +87,7 @@ def test_folders_follow_the_xdg_variables(home: Path) -> None:
         ('budget = "many"', ["`budget`", "'many'", "valid integer"]),
         ("budget = true", ["`budget`", "True", "No setting is true or false"]),
         ("budget = -5", ["`budget`", "-5", "greater than 0"]),
-        ("kv = 'q3'", ["`kv`", "'q3'", "'q8' or 'dense'"]),
+        ("kv = 'q3'", ["`kv`", "'q3'", "Use dense, q8, fp8, q4, klt"]),
         ("model = 5", ["`model`", "got 5", "valid string"]),
         ("top_p = 1.5", ["`top_p`", "1.5", "less than or equal to 1"]),
         ("stop = ['a', 3]", ["`stop`", "got 3", "valid string"]),

@@ -166,6 +166,8 @@ def check_kv(model: ChatModel) -> Iterator[Check]:
         yield Check("template", "warn", f"not supported part by part: {problem}", fix)
     if model.capabilities.has_kv:
         yield Check("kv", "ok", "segments keep their keys and values; they return without prefill")
+        if kernels := getattr(model, "kernels", ""):
+            yield Check("kernels", "ok", kernels)
     elif reason := getattr(model, "kv_problem", ""):
         yield Check("kv", "warn", f"none: {reason}", "agentmem chat --recall text")
     else:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from agentmem.errors import InvalidInput, Unsupported
+from agentmem.kernels.backend import kernels_in_words
 from agentmem.models.base import (
     Capabilities,
     ChatModel,
@@ -164,6 +165,14 @@ class LocalModel(ChatModel):
     @peak_tokens.setter
     def peak_tokens(self, value: int) -> None:
         self._forward.peak_tokens = value
+
+    @property
+    def kernels(self) -> str:
+        """What attends to packed keys and values here, in words; empty without a KV tier."""
+        attached = self._engine.attached
+        if attached is None:
+            return ""
+        return kernels_in_words(attached.device, attached.layers[0].head_dim)
 
     @property
     def num_forwards(self) -> int:
