@@ -126,10 +126,10 @@ def check(
         sizes -= window.layer.value_mean[:, None].double()
     sizes[log_sum_exp == float("-inf")] = 0
     assert float((found.double() - values).norm()) <= bound * float(sizes.norm())
-    torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=1e-4, atol=5e-3)
     mass = mass_of(window, queries, limits, found_sum, softcap)
     torch.testing.assert_close(
-        mass[window.slots].double(), weights.sum((0, 1)), rtol=2e-3, atol=1e-3
+        mass[window.slots].double(), weights.sum((0, 1)), rtol=5e-3, atol=1e-3
     )
     padding = torch.ones_like(mass, dtype=torch.bool)
     padding[window.slots] = False
@@ -235,6 +235,16 @@ def test_sharp_attention_does_not_overflow() -> None:
 
 
 @with_kernels
+def test_large_queries_at_large_centers_are_not_shortened() -> None:
+    window = window_in("q4 with a center", [40, 70])
+    queries, limits = window.queries(3, scale=60.0), window.limits(3)
+    _, found_sum = attend(window, queries, limits)
+    _, log_sum_exp, _ = plain_attention(window, queries, limits)
+    assert float(log_sum_exp.max()) > 1000, "16 bits of such a logit are not enough"
+    torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=0, atol=0.02)
+
+
+@with_kernels
 @pytest.mark.parametrize("frame", ["q8", "all at once"])
 def test_a_row_that_sees_nothing_gets_zeros_and_adds_no_mass(frame: str) -> None:
     window = window_in(frame, [20, 30])
@@ -247,7 +257,7 @@ def test_a_row_that_sees_nothing_gets_zeros_and_adds_no_mass(frame: str) -> None
     assert torch.isfinite(values).all() and torch.isfinite(log_sum_exp[:, 0]).all()
     mass = mass_of(window, queries, limits, log_sum_exp)
     alone = mass_of(window, queries[:, :1], limits[:1], log_sum_exp[:, :1])
-    torch.testing.assert_close(mass, alone)
+    torch.testing.assert_close(mass, alone, rtol=5e-3, atol=1e-3)
 
 
 @with_kernels

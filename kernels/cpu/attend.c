@@ -24,6 +24,19 @@ enum { LEAST_PART_TOKENS = 1024 };
 
 static void *aligned(size_t nbytes) { return aligned_alloc(64, (nbytes + 63) & ~(size_t)63); }
 
+/* (H, R): lengths of the queries. */
+static float *query_norms(const Layer *layer, const Window *window) {
+    long rows = (long)layer->num_heads * window->num_rows, size = layer->head_dim;
+    float *norms = malloc((rows + 1) * sizeof(float));
+    for (long row = 0; norms && row < rows; row++) {
+        double sum = 0.0;
+        for (long d = 0; d < size; d++)
+            sum += (double)window->queries[row * size + d] * window->queries[row * size + d];
+        norms[row] = (float)sqrt(sum);
+    }
+    return norms;
+}
+
 /* What is wrong with a table, and in which of its pages. */
 static int find_fault(const Window *window, int32_t *where) {
     for (int32_t p = 0; p < window->num_pages; p++) {
@@ -232,7 +245,8 @@ int agentmem_attend(const Layer *layer, const Window *window, float *out, float 
     int32_t heads = layer->num_heads, rows = window->num_rows;
     int32_t num_parts = count_parts(window, num_stretches, heads);
     float *partials = malloc((size_t)num_parts * heads * rows * partial_size(layer) * sizeof(float));
-    int failed = !partials;
+    float *norms = query_norms(layer, window);
+    int failed = !partials || !norms;
     int num_threads = window->num_threads < heads * num_parts ? window->num_threads : heads * num_parts;
     if ((int64_t)num_stretches * STRETCH_TOKENS * heads < LEAST_PART_TOKENS) num_threads = 1;
     if (!failed) {
@@ -243,6 +257,8 @@ int agentmem_attend(const Layer *layer, const Window *window, float *out, float 
             if (!scratch || !values) {
 #pragma omp atomic write
                 failed = 1;
+            } else {
+                scratch->norms = norms;
             }
 #pragma omp for schedule(dynamic, 1)
             for (int32_t item = 0; item < heads * num_parts; item++) {
@@ -258,6 +274,7 @@ int agentmem_attend(const Layer *layer, const Window *window, float *out, float 
         }
     }
     if (!failed) merge(layer, window, num_parts, partials, out, log_sum_exp);
+    free(norms);
     free(partials);
     free(stretches);
     return failed ? NO_MEMORY : DONE;
@@ -272,7 +289,8 @@ int agentmem_column_mass(const Layer *layer, const Window *window, const float *
     if (!stretches) return NO_MEMORY;
     int32_t num_stretches = find_stretches(window, stretches);
     int32_t num_parts = count_parts(window, num_stretches, 1);
-    int failed = 0;
+    float *norms = query_norms(layer, window);
+    int failed = !norms;
     /* A part owns its pages' columns and goes through all heads, so that no two threads add to one. */
 #pragma omp parallel num_threads(num_parts) if (num_parts > 1)
     {
@@ -280,11 +298,13 @@ int agentmem_column_mass(const Layer *layer, const Window *window, const float *
         if (!scratch) {
 #pragma omp atomic write
             failed = 1;
+        } else {
+            scratch->norms = norms;
         }
 #pragma omp for schedule(dynamic, 1)
         for (int32_t part = 0; part < num_parts; part++) {
             int32_t end = part_begin(num_stretches, part + 1, num_parts);
-            for (int32_t begin = part_begin(num_stretches, part, num_parts); scratch && begin < end;) {
+            for (int32_t begin = part_begin(num_stretches, part, num_parts); scratch && norms && begin < end;) {
                 int32_t taken = next_tile(window, stretches + begin, end - begin, scratch);
                 scratch->ahead.key_lines = 0;
                 see_all(window, scratch);
@@ -296,6 +316,7 @@ int agentmem_column_mass(const Layer *layer, const Window *window, const float *
         }
         free(scratch);
     }
+    free(norms);
     free(stretches);
     return failed ? NO_MEMORY : DONE;
 }

@@ -76,6 +76,7 @@ INLINE void expand_groups(const int WIDTH, const uint8_t *codes, int num_groups,
                           const uint8_t *tables, __m512i flip, uint8_t *levels) {
     __m512i first = _mm512_loadu_si512(tables);
     __m512i second = _mm512_loadu_si512(tables + 64);
+    _Pragma("GCC unroll 4")
     for (int group = 0; group < num_groups; group++, codes += 8 * WIDTH, levels += 64)
         _mm512_store_si512(levels, group_levels(WIDTH, codes, first, second, flip));
 }
