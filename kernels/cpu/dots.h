@@ -201,8 +201,8 @@ INLINE void dot_values_of(const int ROWS, const int WIDE, const int TERMS,
 }
 
 /* sums[r][16 * group + 4 * channel + part] += weights of four tokens times their values; each of
-   the pages is `levels` (num_groups, 4, 16), signed. Where all are codes of eight bits, they are read
-   from the page, top bit turned, and deserve both bytes of the weights. */
+   the pages is `levels` (num_groups, 4, 16), signed. Where all are codes of eight bits, they are
+   read from the page, top bit turned, and deserve both bytes of the weights. */
 static void dot_values(int rows, int all_bytes, const uint8_t *const *levels, int num_pages,
                        int num_groups, const IntegerWeights *weights, const Ahead *ahead,
                        float *sums, long row_stride) {

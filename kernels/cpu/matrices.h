@@ -1,5 +1,5 @@
-/* Products of up to eight rows with a matrix, rows kept in registers: in floats, and at half the cost
-   in 16-bit integers where their rounding does not show. */
+/* Products of up to eight rows with a matrix, rows kept in registers: in floats, and at half the
+   cost in 16-bit integers where their rounding does not show. */
 #pragma once
 
 #include <immintrin.h>
@@ -81,9 +81,9 @@ static void multiply(int rows, const float *left, long left_stride, const float 
 #undef CASE
 }
 
-/* Rows as 16-bit integers: value = scale * code. Codes of a row, and of a column of the matrix, have
-   a norm of 32767: by Cauchy and Schwarz no sum of products leaves 32 bits, and rounding is off by
-   1e-5 of the product of the norms. */
+/* Rows as 16-bit integers: value = scale * code. Codes of a row, and of a column of the matrix,
+   have a norm of 32767: by Cauchy and Schwarz no sum of products leaves 32 bits, and rounding is
+   off by 1e-5 of the product of the norms. */
 typedef struct {
     _Alignas(64) int16_t codes[BLOCK_ROWS][MAX_DIM];
     float scales[BLOCK_ROWS];

@@ -8,10 +8,9 @@
 #include "codes.h"
 #include "dots.h"
 #include "layout.h"
+#include "merge.h"
 #include "query.h"
 #include "vectors.h"
-
-#define UNSEEN (-1e30f)
 
 /* What one thread works with. */
 typedef struct {
@@ -81,7 +80,9 @@ INLINE __mmask16 seen(const Window *window, int row, int page) {
     int64_t start = window->starts[page], count = window->counts[page];
     int64_t low = window->limits[2 * row] - start, high = window->limits[2 * row + 1] - start;
     high = high < count ? high : count;
-    return first_lanes(high > 16 ? 16 : (int)high) & ~first_lanes(low > 16 ? 16 : low < 0 ? 0 : (int)low);
+    high = high > 0 ? high : 0;
+    low = low < 0 ? 0 : low < 16 ? low : 16;
+    return first_lanes((int)high) & ~first_lanes((int)low);
 }
 
 /* Cap a tile's logits, and take out what rows may not see. */
