@@ -1,8 +1,8 @@
 """Attention over packed pages in C: what packed.py computes, on x86-64 with AVX-512 VNNI.
 
 Same arguments and results as the eager twin, to the rounding of queries to two bytes and of
-probabilities to one. Everything is checked before a pointer is handed over: what does not fit is a
-ValueError, never a fault. See README.md for how.
+probabilities to one, or two for values of eight bits. Everything is checked before a pointer is
+handed over: what does not fit is a ValueError, never a fault. See cpu/attend.c for how.
 """
 
 from __future__ import annotations

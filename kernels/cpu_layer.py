@@ -20,8 +20,15 @@ from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 MAX_HEAD_DIM = 256
 """Channels of the widest head the kernels take."""
 _LANES = 16
+_SHORT_MAX = 32767
+_TYPICAL_LEVEL = 40.0
+"""Root mean square of levels: a Gaussian's, where the largest of a hundred is 127."""
 _PROJECT_CHANNELS, _PROJECT_MATRIX, _PROJECT_HADAMARD = range(3)
 _KEYS_ARE_BYTES, _VALUES_ARE_BYTES = 1, 2
+
+
+class _ShortMatrix(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("pairs", "scales", "norms")]
 
 
 class _Layer(ctypes.Structure):
@@ -31,8 +38,14 @@ class _Layer(ctypes.Structure):
             "token_scales",
         )),
         *((name, ctypes.c_void_p) for name in (
-            "heads", "runs", "key_tables", "value_tables", "projection", "key_group_places",
-            "center", "restoration", "value_units", "value_group_places", "value_mean",
+            "heads", "runs", "key_tables", "value_tables", "projection",
+        )),
+        ("short_projection", _ShortMatrix),
+        ("key_group_places", ctypes.c_void_p),
+        ("center", ctypes.c_void_p),
+        ("short_center", _ShortMatrix),
+        *((name, ctypes.c_void_p) for name in (
+            "restoration", "value_units", "value_group_places", "value_mean",
         )),
     ]  # fmt: skip
 
@@ -51,32 +64,36 @@ class PreparedLayer:
                 f"The C kernels take heads of up to {MAX_HEAD_DIM} channels: "
                 f"got {packing.head_dim}."
             )
+        for name in ("query_transform", "center", "value_inverse", "value_mean"):
+            constant = getattr(layer, name)
+            if constant is not None and not constant.is_cpu:
+                raise ValueError(f"`{name}` must be on the CPU: it is on {constant.device}.")
         self.num_heads, self.head_dim = packing.num_heads, packing.head_dim
         self.page_nbytes = packing.page_nbytes
         keys = _Side(packing.key_widths, layer.key_codebook)
         values = _Side(packing.value_widths, layer.value_codebook)
         heads, runs = _layout(layer, keys, values)
         kind, projection = _projection(layer, keys)
-        self._tensors: dict[str, Tensor | None] = {
+        center = None if layer.center is None else _plain(layer.center.permute(1, 2, 0))
+        matrix = projection if kind == _PROJECT_MATRIX else None
+        self._tensors: dict[str, Tensor | tuple[Tensor, ...] | None] = {
             "heads": heads,
             "runs": runs,
             "key_tables": _tables(layer.key_codebook, signed=False),
             "value_tables": _tables(layer.value_codebook, signed=True),
             "projection": projection,
+            "short_projection": _short(matrix, _TYPICAL_LEVEL),
             "key_group_places": keys.places,
-            "center": _center(layer.center),
+            "center": center,
+            "short_center": _short(center, None),
             "restoration": _restoration(layer.value_inverse, values),
             "value_units": values.select(values.units[:, None, :])[:, 0].contiguous(),
             "value_group_places": values.places,
             "value_mean": None if layer.value_mean is None else _plain(layer.value_mean),
         }
-        for name, tensor in self._tensors.items():
-            if tensor is not None and tensor.device.type != "cpu":
-                raise ValueError(f"`{name}` must be on the CPU: it is on {tensor.device}.")
         self.structure = _Layer(
             self.num_heads, self.head_dim, keys.num_channels, values.num_channels, kind,
-            int(packing.token_scales),
-            *(None if tensor is None else tensor.data_ptr() for tensor in self._tensors.values()),
+            int(packing.token_scales), *map(_pointers, self._tensors.values()),
         )  # fmt: skip
         self.reference = ctypes.byref(self.structure)
 
@@ -212,9 +229,32 @@ def _restoration(value_inverse: Tensor | None, values: _Side) -> Tensor | None:
     return torch.nn.functional.pad(rows, (0, -size % _LANES)).contiguous()
 
 
-def _center(center: Tensor | None) -> Tensor | None:
-    """(H, D, 64): one row a channel, so that a query's products come token by token."""
-    return None if center is None else _plain(center.permute(1, 2, 0))
+def _short(matrices: Tensor | None, typical: float | None) -> tuple[Tensor, ...]:
+    """Columns of (H, D, N) matrices as 16-bit integers of norm 32767: see kernels/cpu/matrices.h.
+
+    Args:
+        typical: size of the channel that each column's result is multiplied by before all are
+            added up; None: each result counts alone.
+
+    Returns:
+        (H, D / 2, N, 2) codes, (H, N) scales, and (H,) norms: a row's norm times that is the size
+        of the results. Empty for no matrices.
+    """
+    if matrices is None:
+        return ()
+    norms = matrices.norm(dim=1)
+    scales = norms / _SHORT_MAX
+    codes = (matrices / torch.where(scales == 0, 1.0, scales)[:, None]).round().to(torch.int16)
+    num_heads, size, columns = matrices.shape
+    pairs = codes.view(num_heads, size // 2, 2, columns).transpose(2, 3).contiguous()
+    bound = norms.amax(1) if typical is None else norms.norm(dim=1) * typical
+    return pairs, scales.contiguous(), bound.contiguous()
+
+
+def _pointers(tensors: Tensor | tuple[Tensor, ...] | None) -> int | _ShortMatrix | None:
+    if isinstance(tensors, tuple):
+        return _ShortMatrix(*(tensor.data_ptr() for tensor in tensors))
+    return None if tensors is None else tensors.data_ptr()
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 # Contraction is off so that encoding rounds as PyTorch does; where it may be, fma is written out.
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=off", "-fPIC")
-_COMPILE_SECONDS = 300
+_COMPILE_SECONDS = 900
 _DIGEST_BYTES = 32
 
 

@@ -56,15 +56,20 @@ def launch(
     if 0 in grid:
         return
     on_cuda = [one for one in arguments.values() if isinstance(one, Tensor) and one.is_cuda]
-    options = {
+    options = compile_options(num_warps, num_stages, fused)
+    with torch.cuda.device(on_cuda[0].device) if on_cuda else contextlib.nullcontext():
+        cast(Any, kernel)[grid](**arguments, **constants, **options)
+
+
+def compile_options(num_warps: int, num_stages: int, fused: bool) -> dict[str, Any]:
+    """How a kernel is compiled: arguments as `launch` takes them."""
+    return {
         "num_warps": num_warps,
         "num_stages": num_stages,
         "enable_fp_fusion": fused,
         # All that a thread may have: the assembler would rather spill a few.
         "maxnreg": MAX_REGISTERS,
     }
-    with torch.cuda.device(on_cuda[0].device) if on_cuda else contextlib.nullcontext():
-        cast(Any, kernel)[grid](**arguments, **constants, **options)
 
 
 def num_processors(device: torch.device) -> int:

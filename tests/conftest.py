@@ -35,6 +35,7 @@ from agentmem.errors import ModelNotFound  # noqa: E402, the lines above come fi
 from agentmem.models.setup import ModelName, model_dir, models_home  # noqa: E402
 
 MODELS_HOME = models_home()
+KERNELS = MODELS_HOME.parent / "kernels"
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
@@ -79,6 +80,10 @@ def _no_network() -> Iterator[None]:
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of the test's own; every XDG folder is inside it. It is not inside `tmp_path`."""
     path = tmp_path_factory.mktemp("home")
+    # Kernels are compiled once, not in every home.
+    KERNELS.mkdir(parents=True, exist_ok=True)
+    (path / "cache" / "agentmem").mkdir(parents=True)
+    (path / "cache" / "agentmem" / "kernels").symlink_to(KERNELS)
     monkeypatch.setenv("HOME", str(path))
     monkeypatch.delenv("AGENTMEM_MODELS_HOME", raising=False)
     for kind in ("CACHE", "CONFIG", "DATA", "STATE"):

@@ -1,22 +1,9 @@
-"""The C kernels against the eager twin and against plain attention in float64; how they are built.
-
-On a machine that cannot run them, a test of what they compute asserts that they say why instead.
-"""
+"""The C kernels against the eager twin and against plain attention in float64."""
 
 from __future__ import annotations
 
-import functools
-import gc
-import os
-import platform
-import shutil
-import stat
-import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentmem.kernels import cpu, cpu_library, packed
-from agentmem.kernels.cpu_layer import prepared
+from agentmem.kernels import cpu, packed
 from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.page_table import PageTable
+from tests.cpu_kernels import with_kernels
 from tests.packed_windows import (
     ALL_WIDTHS,
     PackedWindow,
@@ -37,7 +24,6 @@ from tests.packed_windows import (
     random_layer,
 )
 
-NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 FRAMES: dict[str, dict[str, Any]] = {
     "q8": {"widths": (8,)},
     "q4 with a center": {"widths": (4,), "centered": True},
@@ -49,34 +35,6 @@ FRAMES: dict[str, dict[str, Any]] = {
 BOUNDS = {"q8": 0.001}
 """Error of the attended values over their size. Values of eight bits are weighed by two bytes."""
 OTHER_BOUND = 0.02
-
-
-def missing_here() -> str | None:
-    """What the kernels should find missing on this machine, found in another way than theirs."""
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        return "made for Linux on x86-64"
-    words = set(Path("/proc/cpuinfo").read_text("utf-8").split())
-    if missing := [name for name in NEEDED if name not in words]:
-        return f"this processor lacks {', '.join(missing)}"
-    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
-        return "no C compiler"
-    return None
-
-
-def with_kernels(test: Callable[..., None]) -> Callable[..., None]:
-    """Where the kernels cannot run, check that calling them says why, and no more."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        missing = missing_here()
-        if missing is None:
-            test(*args, **kwargs)
-            return
-        window = window_in("q8", [20])
-        with pytest.raises(cpu.KernelsUnavailable, match=missing):
-            attend(window, window.queries(1), window.limits(1))
-
-    return run
 
 
 def window_in(
@@ -126,22 +84,14 @@ def check(
         sizes -= window.layer.value_mean[:, None].double()
     sizes[log_sum_exp == float("-inf")] = 0
     assert float((found.double() - values).norm()) <= bound * float(sizes.norm())
-    torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=1e-4, atol=5e-3)
     mass = mass_of(window, queries, limits, found_sum, softcap)
     torch.testing.assert_close(
-        mass[window.slots].double(), weights.sum((0, 1)), rtol=2e-3, atol=1e-3
+        mass[window.slots].double(), weights.sum((0, 1)), rtol=5e-3, atol=1e-3
     )
     padding = torch.ones_like(mass, dtype=torch.bool)
     padding[window.slots] = False
     assert not mass[padding].any()
-
-
-def test_the_kernels_are_ready_or_say_what_is_missing() -> None:
-    missing, reason = missing_here(), cpu.why_unavailable()
-    if missing is None:
-        assert reason is None
-    else:
-        assert reason is not None and missing in reason
 
 
 @with_kernels
@@ -235,6 +185,16 @@ def test_sharp_attention_does_not_overflow() -> None:
 
 
 @with_kernels
+def test_large_queries_at_large_centers_are_not_shortened() -> None:
+    window = window_in("q4 with a center", [40, 70])
+    queries, limits = window.queries(3, scale=60.0), window.limits(3)
+    _, found_sum = attend(window, queries, limits)
+    _, log_sum_exp, _ = plain_attention(window, queries, limits)
+    assert float(log_sum_exp.max()) > 1000, "16 bits of such a logit are not enough"
+    torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=0, atol=0.02)
+
+
+@with_kernels
 @pytest.mark.parametrize("frame", ["q8", "all at once"])
 def test_a_row_that_sees_nothing_gets_zeros_and_adds_no_mass(frame: str) -> None:
     window = window_in(frame, [20, 30])
@@ -247,7 +207,7 @@ def test_a_row_that_sees_nothing_gets_zeros_and_adds_no_mass(frame: str) -> None
     assert torch.isfinite(values).all() and torch.isfinite(log_sum_exp[:, 0]).all()
     mass = mass_of(window, queries, limits, log_sum_exp)
     alone = mass_of(window, queries[:, :1], limits[:1], log_sum_exp[:, :1])
-    torch.testing.assert_close(mass, alone)
+    torch.testing.assert_close(mass, alone, rtol=5e-3, atol=1e-3)
 
 
 @with_kernels
@@ -417,156 +377,3 @@ def test_a_head_too_wide_is_refused() -> None:
     window = packed_window(layer, [20])
     with pytest.raises(ValueError, match=f"up to {cpu.MAX_HEAD_DIM} channels: got"):
         attend(window, window.queries(1), window.limits(1))
-
-
-# How the library is built. A stand-in for the compiler copies the real library, so that no test
-# here waits for a real one.
-
-
-@pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A program called `CC` that "compiles" quickly and writes a line to `calls` when it does."""
-    real = cpu._library()
-    source = real.functions._name if isinstance(real, cpu_library.Library) else ""
-    program = tmp_path / "cc"
-    program.write_text(
-        "#!/bin/sh\n"
-        f'echo "$@" >> {tmp_path}/calls\n'
-        'while [ "$1" != "-o" ]; do shift; done\n'
-        f'case "$2" in *.so) cp {source} "$2" ;; *) : > "$2" ;; esac\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("CC", str(program))
-    return program
-
-
-def calls(compiler: Path) -> int:
-    """How many libraries were linked."""
-    return (compiler.parent / "calls").read_text().count("-shared")
-
-
-@with_kernels
-def test_a_library_is_compiled_once_and_found_again(compiler: Path, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for _ in range(2):
-        cpu_library.load_library(cache)
-    assert calls(compiler) == 1
-    assert [path.suffix for path in cache.iterdir()] == [".so"]
-
-
-@with_kernels
-def test_importing_compiles_nothing(home: Path) -> None:
-    # `cpu` was imported long ago, and this test's home is new.
-    assert not list(home.rglob("*.so"))
-
-
-@with_kernels
-@pytest.mark.parametrize("kept", [0, 1000, -1])
-def test_a_damaged_library_is_built_again(compiler: Path, tmp_path: Path, kept: int) -> None:
-    cache = tmp_path / "cache"
-    cpu_library.load_library(cache)
-    (path,) = cache.iterdir()
-    sound = path.read_bytes()
-    # A new file: the old one is mapped into this process.
-    path.unlink()
-    path.write_bytes(sound[:kept] if kept >= 0 else sound[:5000] + b"\1" + sound[5001:])
-    assert path.read_bytes() != sound
-    cpu_library.load_library(cache)
-    assert path.read_bytes() == sound
-    assert calls(compiler) == 2
-
-
-@with_kernels
-def test_two_that_compile_at_once_both_get_a_library(compiler: Path, tmp_path: Path) -> None:
-    text = compiler.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 0.2\n")
-    compiler.write_text(text)
-    cache, loaded = tmp_path / "cache", []
-    threads = [
-        threading.Thread(target=lambda: loaded.append(cpu_library.load_library(cache)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(loaded) == 4
-    assert [path.suffix for path in cache.iterdir()] == [".so"], "nothing is left behind"
-
-
-@with_kernels
-def test_other_flags_or_processors_get_a_library_of_their_own(
-    compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "cache"
-    cpu_library.load_library(cache)
-    other = tmp_path / "cpuinfo"
-    other.write_text(f"processor : 0\nflags : {' '.join(NEEDED)} tomorrow\n")
-    monkeypatch.setattr(cpu_library, "_CPU_INFO", other)
-    cpu_library.load_library(cache)
-    monkeypatch.setenv("CC", f"{compiler} -g")
-    cpu_library.load_library(cache)
-    assert len(list(cache.iterdir())) == 3
-
-
-def test_the_switch_turns_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AGENTMEM_CPU_KERNELS", "off")
-    assert cpu.why_unavailable() == "turned off by AGENTMEM_CPU_KERNELS=off"
-
-
-def test_a_processor_that_lacks_an_instruction_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    info = tmp_path / "cpuinfo"
-    info.write_text("processor : 0\nflags : fpu sse2 avx512f avx512bw avx512dq avx512vl\n")
-    monkeypatch.setattr(cpu_library, "_CPU_INFO", info)
-    reason = cpu.why_unavailable(tmp_path / "cache")
-    assert reason is not None
-    if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64"):
-        assert reason == "this processor lacks avx512_vnni"
-
-
-@with_kernels
-def test_a_machine_without_a_compiler_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert cpu.why_unavailable(tmp_path / "a") == "no C compiler: looked for cc, gcc and clang"
-    monkeypatch.setenv("CC", "/nowhere/cc -O2")
-    reason = cpu.why_unavailable(tmp_path / "b")
-    assert reason == "the C compiler named by CC is not found: /nowhere/cc"
-
-
-@with_kernels
-def test_a_compiler_that_fails_is_quoted(compiler: Path, tmp_path: Path) -> None:
-    compiler.write_text(
-        "#!/bin/sh\necho 'note: hello' >&2\necho 'x.c:1: error: boom' >&2\nexit 3\n"
-    )
-    reason = cpu.why_unavailable(tmp_path / "cache")
-    assert reason == f"{compiler} failed with exit code 3: x.c:1: error: boom"
-    assert not list((tmp_path / "cache").iterdir())
-
-
-@with_kernels
-def test_a_library_that_does_not_load_is_a_reason(compiler: Path, tmp_path: Path) -> None:
-    compiler.write_text(
-        '#!/bin/sh\nwhile [ "$1" != "-o" ]; do shift; done\necho "no library" > "$2"\n'
-    )
-    reason = cpu.why_unavailable(tmp_path / "cache")
-    assert reason is not None and reason.startswith("the compiled kernels do not load")
-
-
-@with_kernels
-def test_a_cache_that_cannot_be_written_is_a_reason(compiler: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    reason = cpu.why_unavailable(tmp_path / "file" / "cache")
-    assert reason == f"{tmp_path}/file/cache cannot be written: {os.strerror(20)}"
-
-
-def test_a_layer_is_laid_out_once_and_forgotten_with_it() -> None:
-    layer = random_layer(1, 64)
-    first = weakref.ref(prepared(layer))
-    assert prepared(layer) is first()
-    del layer
-    gc.collect()
-    assert first() is None

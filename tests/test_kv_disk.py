@@ -18,6 +18,7 @@ from agentmem.storage.kv_disk import KVDisk
 from agentmem.storage.kv_file import Owner, RecordFile, read_record
 from agentmem.storage.kv_folder import KVFolder, forget_kv, session_folder, user_folder
 from agentmem.storage.kv_manifest import Manifest, read_manifest
+from agentmem.storage.kv_record import KVRecord
 from tests.kv_records import record, same
 
 ME = Owner("me", "a model")
@@ -389,3 +390,20 @@ def test_clearing_leaves_no_file(folder: KVFolder) -> None:
     disk.clear()
     assert len(disk) == 0 and disk.nbytes == 0 and not folder.path.exists()
     assert disk.put(1, record()) == () and same(disk.get(1), record())
+
+
+def test_a_record_put_while_the_old_one_is_found_damaged_stays(
+    folder: KVFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_in(folder)
+    disk.put(1, record(seed=1))
+
+    def replaced(path: Path, key: int | str, owner: Owner) -> KVRecord:
+        monkeypatch.undo()
+        disk.put(1, record(seed=2))
+        raise StoreCorrupt("It was read in the middle.")
+
+    monkeypatch.setattr("agentmem.storage.kv_disk.read_record", replaced)
+    with pytest.raises(StoreCorrupt):
+        disk.get(1)
+    assert same(disk.get(1), record(seed=2))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,5 +77,64 @@ def recall(
     if as_json:
         for row in rows:
             screen.write_json({"type": "row", "bench": "recall"} | asdict(row))
+    else:
+        screen.stdout_console().print(render(rows))
+
+
+@app.command()
+def kv(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small, for minutes on two cores.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="A format, or quanto4, quanto2, hqq4, hqq2; repeatable."),
+    ] = None,
+    layout: Annotated[
+        list[str] | None, typer.Option("--layout", help="document, chat; repeatable.")
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        typer.Option("--context", min=256, help="Tokens of a context; repeatable."),
+    ] = None,
+    text_domain: Annotated[
+        list[str] | None,
+        typer.Option("--text-domain", help="prose, code, chat, chinese; repeatable."),
+    ] = None,
+    answers: Annotated[
+        int | None,
+        typer.Option("--answers", min=1, help="Codes asked for in each layout and domain."),
+    ] = None,
+    baseline_answers: Annotated[
+        int | None,
+        typer.Option("--baseline-answers", min=1, help="The same for transformers' caches."),
+    ] = None,
+    model: options.Model = None,
+    threads: options.Threads = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+) -> None:
+    """Ask for needles in contexts whose keys and values are packed, in every format."""
+    lists = {
+        "formats": format, "layouts": layout, "contexts": context, "text_domains": text_domain,
+    }  # fmt: skip
+    single = {
+        "out": out, "answers": answers, "baseline_answers": baseline_answers, "model": model,
+        "threads": threads, "seed": seed,
+    }  # fmt: skip
+    from agentmem.bench.kv import KVOptions, render, run_kv
+    from agentmem.cli import render as screen
+
+    flags: dict[str, Any] = {name: tuple(given) for name, given in lists.items() if given}
+    flags |= {name: given for name, given in single.items() if given is not None}
+    rows = run_kv(
+        KVOptions.quick(**flags) if quick else KVOptions(**flags), progress=screen.progress
+    )
+    if as_json:
+        for row in rows:
+            screen.write_json({"type": "row", "bench": "kv"} | row.scalars())
     else:
         screen.stdout_console().print(render(rows))

@@ -3,8 +3,8 @@
    The eager twin, and what everything means, is packed.py. The window is cut into (head, split)
    parts that threads take; parts of a head are merged by their log-sum-exp.
 
-       logit = scale * (q' . levels) + center        q' in two bytes, levels in one
-       out   = sum of p * scale * levels             p in one byte of a tile's largest
+       logit = scale * (q' . levels) + center     q' in two bytes, levels in one
+       out   = sum of p * scale * levels          p in one byte of a tile's largest, or two
 
    Fast because codes become bytes by one or two table look-ups, four channels or four tokens are
    multiplied and added by one instruction, and one reading of the codes serves all query rows. */
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "layout.h"
+#include "merge.h"
 #include "tile.h"
 
 enum { DONE = 0, NO_MEMORY = -1, BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BAD_COUNT = 4 };
@@ -23,6 +24,19 @@ enum { DONE = 0, NO_MEMORY = -1, BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BA
 enum { LEAST_PART_TOKENS = 1024 };
 
 static void *aligned(size_t nbytes) { return aligned_alloc(64, (nbytes + 63) & ~(size_t)63); }
+
+/* (H, R): lengths of the queries. */
+static float *query_norms(const Layer *layer, const Window *window) {
+    long rows = (long)layer->num_heads * window->num_rows, size = layer->head_dim;
+    float *norms = malloc((rows + 1) * sizeof(float));
+    for (long row = 0; norms && row < rows; row++) {
+        double sum = 0.0;
+        for (long d = 0; d < size; d++)
+            sum += (double)window->queries[row * size + d] * window->queries[row * size + d];
+        norms[row] = (float)sqrt(sum);
+    }
+    return norms;
+}
 
 /* What is wrong with a table, and in which of its pages. */
 static int find_fault(const Window *window, int32_t *where) {
@@ -118,9 +132,6 @@ static int32_t count_parts(const Window *window, int32_t num_stretches, int32_t 
     return (int32_t)(wanted < most ? wanted : most > 1 ? most : 1);
 }
 
-/* Floats of one row's partial result: largest logit, sum of exponentials, values by channel. */
-static long partial_size(const Layer *layer) { return 16 + layer->value_channels; }
-
 /* Which positions every row sees. */
 static void see_all(const Window *window, Scratch *scratch) {
     scratch->last_low = INT32_MIN, scratch->first_high = INT32_MAX;
@@ -162,65 +173,6 @@ static void attend_part(const Layer *layer, const Window *window, int head_index
     }
 }
 
-/* Up to BLOCK_ROWS rows from coded channels to the model's own; a row of zeros where `seen` is 0. */
-static void restore(const Layer *layer, int head_index, int rows, float (*coded)[MAX_DIM],
-                    const int *seen, float *out) {
-    int size = layer->head_dim, num_groups = layer->heads[head_index].value_groups;
-    float restored[BLOCK_ROWS][MAX_DIM];
-    memset(restored, 0, sizeof restored);
-    if (layer->restoration) {
-        int columns = (size + 15) & ~15;
-        multiply(rows, coded[0], MAX_DIM,
-                 layer->restoration + (long)head_index * layer->value_channels * columns, columns,
-                 layer->value_channels, columns, restored[0], MAX_DIM);
-    } else {
-        const float *units = layer->value_units + (long)head_index * layer->value_channels;
-        const int32_t *places =
-            layer->value_group_places + (long)head_index * (size / GROUP_CHANNELS);
-        for (int r = 0; r < rows; r++)
-            for (int c = 0; c < num_groups * GROUP_CHANNELS; c++)
-                restored[r][places[c / GROUP_CHANNELS] * GROUP_CHANNELS + c % GROUP_CHANNELS] =
-                    coded[r][c] * units[c];
-    }
-    const float *mean = layer->value_mean ? layer->value_mean + (long)head_index * size : NULL;
-    for (int r = 0; r < rows; r++)
-        for (int d = 0; d < size; d++)
-            out[r * size + d] = seen[r] ? restored[r][d] + (mean ? mean[d] : 0.0f) : 0.0f;
-}
-
-/* Merge the parts of every row. `partials` is (num_parts, H, R, partial_size). */
-static void merge(const Layer *layer, const Window *window, int32_t num_parts,
-                  const float *partials, float *out, float *log_sum_exp) {
-    long size = partial_size(layer), num_rows = (long)layer->num_heads * window->num_rows;
-    int block = window->num_rows < BLOCK_ROWS ? window->num_rows : BLOCK_ROWS;
-    for (long first = 0; first < num_rows;) {
-        int head_index = (int)(first / window->num_rows);
-        long left = (head_index + 1L) * window->num_rows - first;
-        int rows = left < block ? (int)left : block;
-        _Alignas(64) float coded[BLOCK_ROWS][MAX_DIM];
-        int seen[BLOCK_ROWS];
-        memset(coded, 0, sizeof coded);
-        for (int r = 0; r < rows; r++) {
-            long row = first + r;
-            float largest = UNSEEN, total = 0.0f;
-            for (int32_t part = 0; part < num_parts; part++)
-                largest = fmaxf(largest, partials[(part * num_rows + row) * size]);
-            for (int32_t part = 0; part < num_parts; part++) {
-                const float *partial = partials + (part * num_rows + row) * size;
-                float weight = expf(partial[0] - largest);
-                total += weight * partial[1];
-                for (int c = 0; c < layer->value_channels; c++)
-                    coded[r][c] += weight * partial[16 + c];
-            }
-            seen[r] = total != 0.0f;
-            log_sum_exp[row] = seen[r] ? largest + logf(total) : -INFINITY;
-            for (int c = 0; seen[r] && c < layer->value_channels; c++) coded[r][c] /= total;
-        }
-        restore(layer, head_index, rows, coded, seen, out + first * layer->head_dim);
-        first += rows;
-    }
-}
-
 /* out (H, R, D), log_sum_exp (H, R). Returns DONE or what is wrong; `where` is the page. */
 int agentmem_attend(const Layer *layer, const Window *window, float *out, float *log_sum_exp,
                     int32_t *where) {
@@ -231,33 +183,40 @@ int agentmem_attend(const Layer *layer, const Window *window, float *out, float 
     int32_t num_stretches = find_stretches(window, stretches);
     int32_t heads = layer->num_heads, rows = window->num_rows;
     int32_t num_parts = count_parts(window, num_stretches, heads);
-    float *partials = malloc((size_t)num_parts * heads * rows * partial_size(layer) * sizeof(float));
-    int failed = !partials;
-    int num_threads = window->num_threads < heads * num_parts ? window->num_threads : heads * num_parts;
+    long partial = (long)rows * partial_size(layer);
+    float *partials = malloc((size_t)num_parts * heads * partial * sizeof(float));
+    float *norms = query_norms(layer, window);
+    int failed = !partials || !norms;
+    int num_items = heads * num_parts;
+    int num_threads = window->num_threads < num_items ? window->num_threads : num_items;
     if ((int64_t)num_stretches * STRETCH_TOKENS * heads < LEAST_PART_TOKENS) num_threads = 1;
+    size_t num_values = (size_t)rows * (17 + 4 * layer->value_channels) + 16;
     if (!failed) {
 #pragma omp parallel num_threads(num_threads) if (num_threads > 1)
         {
             Scratch *scratch = aligned(sizeof(Scratch));
-            float *values = aligned(((size_t)rows * (17 + 4 * layer->value_channels) + 16) * sizeof(float));
+            float *values = aligned(num_values * sizeof(float));
             if (!scratch || !values) {
 #pragma omp atomic write
                 failed = 1;
+            } else {
+                scratch->norms = norms;
             }
 #pragma omp for schedule(dynamic, 1)
-            for (int32_t item = 0; item < heads * num_parts; item++) {
+            for (int32_t item = 0; item < num_items; item++) {
                 if (!scratch || !values) continue;
                 int32_t head = item / num_parts, part = item % num_parts;
                 int32_t begin = part_begin(num_stretches, part, num_parts);
                 int32_t end = part_begin(num_stretches, part + 1, num_parts);
                 attend_part(layer, window, head, stretches + begin, end - begin, scratch, values,
-                            partials + ((long)part * heads + head) * rows * partial_size(layer));
+                            partials + ((long)part * heads + head) * partial);
             }
             free(scratch);
             free(values);
         }
     }
     if (!failed) merge(layer, window, num_parts, partials, out, log_sum_exp);
+    free(norms);
     free(partials);
     free(stretches);
     return failed ? NO_MEMORY : DONE;
@@ -272,19 +231,23 @@ int agentmem_column_mass(const Layer *layer, const Window *window, const float *
     if (!stretches) return NO_MEMORY;
     int32_t num_stretches = find_stretches(window, stretches);
     int32_t num_parts = count_parts(window, num_stretches, 1);
-    int failed = 0;
-    /* A part owns its pages' columns and goes through all heads, so that no two threads add to one. */
+    float *norms = query_norms(layer, window);
+    int failed = !norms;
+    /* A part owns its pages' columns and goes through all heads: no two threads add to one. */
 #pragma omp parallel num_threads(num_parts) if (num_parts > 1)
     {
         Scratch *scratch = aligned(sizeof(Scratch));
         if (!scratch) {
 #pragma omp atomic write
             failed = 1;
+        } else {
+            scratch->norms = norms;
         }
 #pragma omp for schedule(dynamic, 1)
         for (int32_t part = 0; part < num_parts; part++) {
             int32_t end = part_begin(num_stretches, part + 1, num_parts);
-            for (int32_t begin = part_begin(num_stretches, part, num_parts); scratch && begin < end;) {
+            int32_t begin = part_begin(num_stretches, part, num_parts);
+            while (scratch && norms && begin < end) {
                 int32_t taken = next_tile(window, stretches + begin, end - begin, scratch);
                 scratch->ahead.key_lines = 0;
                 see_all(window, scratch);
@@ -296,6 +259,7 @@ int agentmem_column_mass(const Layer *layer, const Window *window, const float *
         }
         free(scratch);
     }
+    free(norms);
     free(stretches);
     return failed ? NO_MEMORY : DONE;
 }

@@ -2,8 +2,8 @@
 
    Keys come as level + 128, unsigned, because the query beside them is signed; values as signed
    levels, because the weights beside them are not. The layout is packing.py's: a plane of 4 bits
-   holds codes j and j + 32 in byte j, one of 2 bits codes j, j + 16, j + 32, j + 48; one of 1 bit is
-   a mask register's. `tables` are two of 64 bytes a width, each of period 16:
+   holds codes j and j + 32 in byte j, one of 2 bits codes j, j + 16, j + 32, j + 48; one of 1 bit
+   is a mask register's. `tables` are two of 64 bytes a width, each of period 16:
 
        1, 3, 5   level by the planes above the last bit, for a last bit of 0 and of 1
        2, 4      level by code
@@ -76,6 +76,7 @@ INLINE void expand_groups(const int WIDTH, const uint8_t *codes, int num_groups,
                           const uint8_t *tables, __m512i flip, uint8_t *levels) {
     __m512i first = _mm512_loadu_si512(tables);
     __m512i second = _mm512_loadu_si512(tables + 64);
+    _Pragma("GCC unroll 4")
     for (int group = 0; group < num_groups; group++, codes += 8 * WIDTH, levels += 64)
         _mm512_store_si512(levels, group_levels(WIDTH, codes, first, second, flip));
 }

@@ -31,8 +31,8 @@ typedef struct {
     int32_t key_lines, value_lines; /* of 64 bytes in each; 0: there is no next tile */
 } Ahead;
 
-INLINE void fetch(const uint8_t *bytes, int line, int num_lines) {
-    if (line < num_lines) _mm_prefetch((const char *)bytes + line * 64, _MM_HINT_T0);
+INLINE void fetch(const uint8_t *bytes, int line) {
+    _mm_prefetch((const char *)bytes + line * 64, _MM_HINT_T0);
 }
 
 INLINE __m512i channels_of(const int8_t *codes, int group) {
@@ -41,8 +41,8 @@ INLINE __m512i channels_of(const int8_t *codes, int group) {
     return _mm512_set1_epi32(four);
 }
 
-INLINE void dot_key_pages(const int ROWS, const int PAGES, const uint8_t *const *levels,
-                          int num_groups, const IntegerQuery *query,
+INLINE void dot_key_pages(const int ROWS, const int PAGES, int first_row,
+                          const uint8_t *const *levels, int num_groups, const IntegerQuery *query,
                           const Finish *finish, int page, const uint8_t *const *ahead,
                           int num_lines, float *logits, long row_stride) {
     __m512i sums[BLOCK_ROWS][2][4];
@@ -52,19 +52,20 @@ INLINE void dot_key_pages(const int ROWS, const int PAGES, const uint8_t *const 
         for (int term = 0; term < 2; term++)
             UNROLL
             for (int p = 0; p < PAGES; p++)
-                sums[r][term][p] = _mm512_set1_epi32(query->offsets[term][r]);
+                sums[r][term][p] = _mm512_set1_epi32(query->offsets[term][first_row + r]);
     for (int group = 0; group < num_groups; group++) {
         __m512i keys[4];
         UNROLL
-        for (int p = 0; p < PAGES; p++) {
+        for (int p = 0; p < PAGES; p++)
             keys[p] = _mm512_loadu_si512(levels[page + p] + group * 64);
-            fetch(ahead[page + p], group, num_lines);
-        }
+        if (group < num_lines)
+            UNROLL
+            for (int p = 0; p < PAGES; p++) fetch(ahead[page + p], group);
         UNROLL
         for (int r = 0; r < ROWS; r++)
             UNROLL
             for (int term = 0; term < 2; term++) {
-                __m512i channels = channels_of(query->codes[r][term], group);
+                __m512i channels = channels_of(query->codes[first_row + r][term], group);
                 UNROLL
                 for (int p = 0; p < PAGES; p++)
                     sums[r][term][p] = add_products(sums[r][term][p], keys[p], channels);
@@ -77,7 +78,7 @@ INLINE void dot_key_pages(const int ROWS, const int PAGES, const uint8_t *const 
             __m512 fine = _mm512_cvtepi32_ps(sums[r][1][p]);
             __m512 sum = _mm512_fmadd_ps(fine, _mm512_set1_ps(1.0f / 254.0f),
                                          _mm512_cvtepi32_ps(sums[r][0][p]));
-            sum = _mm512_mul_ps(sum, _mm512_set1_ps(query->scales[r]));
+            sum = _mm512_mul_ps(sum, _mm512_set1_ps(query->scales[first_row + r]));
             __m512 center =
                 _mm512_loadu_ps(finish->centers[page + p] + r * finish->center_stride);
             sum = _mm512_fmadd_ps(sum, _mm512_loadu_ps(finish->scales[page + p]), center);
@@ -85,33 +86,43 @@ INLINE void dot_key_pages(const int ROWS, const int PAGES, const uint8_t *const 
         }
 }
 
-INLINE void dot_keys_of(const int ROWS, const int WIDE, const uint8_t *const *levels, int page,
-                        int end, int num_groups, const IntegerQuery *query, const Finish *finish,
+/* As many pages at once as have sums in registers, and none alone that could have company. */
+INLINE void dot_keys_of(const int ROWS, const int MOST, int first_row,
+                        const uint8_t *const *levels, int page, int end, int num_groups,
+                        const IntegerQuery *query, const Finish *finish,
                         const uint8_t *const *ahead, int num_lines, float *logits,
                         long row_stride) {
-    for (; page + WIDE <= end; page += WIDE)
-        dot_key_pages(ROWS, WIDE, levels, num_groups, query, finish, page, ahead, num_lines,
-                      logits, row_stride);
-    for (; page < end; page++)
-        dot_key_pages(ROWS, 1, levels, num_groups, query, finish, page, ahead, num_lines, logits,
-                      row_stride);
+#define PART(PAGES)                                                                             \
+    dot_key_pages(ROWS, PAGES, first_row, levels, num_groups, query, finish, page, ahead,       \
+                  num_lines, logits, row_stride)
+    while (page < end) {
+        int count = end - page;
+        if (count > MOST) count = MOST == 3 ? 2 : MOST;
+        if (count == 1) PART(1);
+        if (MOST >= 2 && count == 2) PART(2);
+        if (MOST >= 3 && count == 3) PART(3);
+        if (MOST >= 4 && count == 4) PART(4);
+        page += count;
+    }
+#undef PART
 }
 
-/* logits[r][16 * page + token] of pages [page, end), each `levels` (num_groups, 16, 4). */
-static void dot_keys(int rows, const uint8_t *const *levels, int page, int end, int num_groups,
-                     const IntegerQuery *query, const Finish *finish,
+/* logits[r][16 * page + token] of the query's rows from `first_row` on and pages [page, end), each
+   `levels` (num_groups, 16, 4). */
+static void dot_keys(int rows, int first_row, const uint8_t *const *levels, int page, int end,
+                     int num_groups, const IntegerQuery *query, const Finish *finish,
                      const uint8_t *const *ahead, int num_lines, float *logits,
                      long row_stride) {
-#define CASE(ROWS, WIDE)                                                                      \
+#define CASE(ROWS, MOST)                                                                      \
     case ROWS:                                                                                \
-        dot_keys_of(ROWS, WIDE, levels, page, end, num_groups, query, finish, ahead,          \
-                    num_lines, logits, row_stride);                                           \
+        dot_keys_of(ROWS, MOST, first_row, levels, page, end, num_groups, query, finish,      \
+                    ahead, num_lines, logits, row_stride);                                    \
         break;
     switch (rows) {
         CASE(1, 4)
         CASE(2, 4)
         CASE(3, 4)
-        CASE(4, 2)
+        CASE(4, 3)
         CASE(5, 2)
         CASE(6, 2)
         CASE(7, 1)
@@ -127,7 +138,7 @@ typedef struct {
     _Alignas(64) float decays[16]; /* of what earlier tiles have summed */
 } IntegerWeights;
 
-INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS, __m512i flip,
+INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS,
                              const uint8_t *const *levels, int num_pages, int group,
                              const IntegerWeights *weights, const Ahead *ahead, float *sums,
                              long row_stride) {
@@ -142,10 +153,12 @@ INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS, 
         __m512i values[8];
         UNROLL
         for (int g = 0; g < GROUPS; g++) {
-            values[g] =
-                _mm512_xor_si512(_mm512_loadu_si512(levels[p] + (group + g) * 64), flip);
-            fetch(ahead->values[p], group + g, ahead->value_lines);
+            values[g] = _mm512_loadu_si512(levels[p] + (group + g) * 64);
+            if (TERMS == 2) values[g] = _mm512_xor_si512(values[g], _mm512_set1_epi8((char)0x80));
         }
+        if (group < ahead->value_lines)
+            UNROLL
+            for (int g = 0; g < GROUPS; g++) fetch(ahead->values[p], group + g);
         UNROLL
         for (int r = 0; r < ROWS; r++)
             UNROLL
@@ -174,33 +187,32 @@ INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS, 
     }
 }
 
-INLINE void dot_values_of(const int ROWS, const int WIDE, const int TERMS, int flipped,
+INLINE void dot_values_of(const int ROWS, const int WIDE, const int TERMS,
                           const uint8_t *const *levels, int num_pages, int num_groups,
                           const IntegerWeights *weights, const Ahead *ahead, float *sums,
                           long row_stride) {
-    __m512i flip = _mm512_set1_epi8(flipped ? (char)0x80 : 0);
     int group = 0;
     for (; group + WIDE <= num_groups; group += WIDE)
-        dot_value_groups(ROWS, WIDE, TERMS, flip, levels, num_pages, group, weights, ahead, sums,
+        dot_value_groups(ROWS, WIDE, TERMS, levels, num_pages, group, weights, ahead, sums,
                          row_stride);
     for (; group < num_groups; group++)
-        dot_value_groups(ROWS, 1, TERMS, flip, levels, num_pages, group, weights, ahead, sums,
+        dot_value_groups(ROWS, 1, TERMS, levels, num_pages, group, weights, ahead, sums,
                          row_stride);
 }
 
 /* sums[r][16 * group + 4 * channel + part] += weights of four tokens times their values; each of
-   the pages is `levels` (num_groups, 4, 16), signed, or unsigned bytes to be flipped. Values of
-   eight bits everywhere deserve both bytes of the weights. */
+   the pages is `levels` (num_groups, 4, 16), signed. Where all are codes of eight bits, they are
+   read from the page, top bit turned, and deserve both bytes of the weights. */
 static void dot_values(int rows, int all_bytes, const uint8_t *const *levels, int num_pages,
                        int num_groups, const IntegerWeights *weights, const Ahead *ahead,
                        float *sums, long row_stride) {
 #define CASE(ROWS, WIDE)                                                                      \
     case ROWS:                                                                                \
         if (all_bytes)                                                                        \
-            dot_values_of(ROWS, WIDE / 2, 2, 1, levels, num_pages, num_groups, weights,       \
+            dot_values_of(ROWS, WIDE / 2, 2, levels, num_pages, num_groups, weights,       \
                           ahead, sums, row_stride);                                           \
         else                                                                                  \
-            dot_values_of(ROWS, WIDE, 1, 0, levels, num_pages, num_groups, weights, ahead,    \
+            dot_values_of(ROWS, WIDE, 1, levels, num_pages, num_groups, weights, ahead,    \
                           sums, row_stride);                                                  \
         break;
     switch (rows) {

@@ -16,6 +16,13 @@ enum {
     MAX_DIM = 256,
 };
 
+/* A matrix for rows of 16-bit integers: (H, D / 2, columns, 2), each column times its scale. */
+typedef struct {
+    const int16_t *pairs;
+    const float *scales; /* (H, columns) */
+    const float *norms;  /* (H,): a row's norm times that is the size of the results */
+} ShortMatrix;
+
 enum { PROJECT_CHANNELS, PROJECT_MATRIX, PROJECT_HADAMARD };
 
 /* Neighbouring groups of channels of one width. Groups without bits are not counted at all. */
@@ -42,8 +49,10 @@ typedef struct {
        PROJECT_CHANNELS (H, D): factors;  PROJECT_MATRIX (H, D, key_channels);
        PROJECT_HADAMARD (H, 2, D): factors before and after the Walsh-Hadamard transform. */
     const float *projection;
+    ShortMatrix short_projection; /* of PROJECT_MATRIX */
     const int32_t *key_group_places; /* (H, D / 4): which groups have bits; not for a matrix */
     const float *center;             /* (H, D, 64), or NULL */
+    ShortMatrix short_center;
     const float *restoration;        /* (H, value_channels, D rounded up to 16), or NULL: */
     const float *value_units;        /* (H, value_channels) and */
     const int32_t *value_group_places; /* (H, D / 4) */

@@ -8,10 +8,19 @@
 
 #include "dots.h"
 #include "layout.h"
+#include "matrices.h"
 #include "vectors.h"
 
+/* Consecutive pages of one stretch that some row may see. */
+typedef struct {
+    int32_t stretch, num_pages;
+    int32_t pages[STRETCH_PAGES];
+} Stretch;
+
+/* Up to eight rows: those of one stretch follow each other. */
 typedef struct {
     _Alignas(64) float turned[BLOCK_ROWS][MAX_DIM];
+    ShortRows shorts;
     _Alignas(64) float projected[BLOCK_ROWS][MAX_DIM];
     _Alignas(64) float center_logits[BLOCK_ROWS][STRETCH_TOKENS];
     IntegerQuery integers;
@@ -29,30 +38,49 @@ INLINE void turn(const float *query, const float *rotation, int head_dim, float 
     }
 }
 
-/* In place: sums and differences of all pairs of channels that differ in one bit, bit by bit, in
-   blocks of the largest power of two that divides the size. */
-static void walsh_hadamard(float *x, int size) {
-    const int block = size & -size;
+/* Sums and differences of all pairs of channels that differ in one bit, bit by bit: a block of
+   VECTORS * 16 channels in registers, times factors before and after. */
+INLINE void transform_block(const int VECTORS, const float *x, const float *before,
+                            const float *after, float *out) {
     const __m512 ones = _mm512_set1_ps(1.0f), minus = _mm512_set1_ps(-1.0f);
     const __m512 bit0 = _mm512_mask_mov_ps(ones, 0xaaaa, minus);
     const __m512 bit1 = _mm512_mask_mov_ps(ones, 0xcccc, minus);
     const __m512 bit2 = _mm512_mask_mov_ps(ones, 0xf0f0, minus);
     const __m512 bit3 = _mm512_mask_mov_ps(ones, 0xff00, minus);
-    for (int d = 0; d < size; d += 16) {
-        __m512 y = _mm512_load_ps(x + d);
-        y = _mm512_fmadd_ps(y, bit0, _mm512_permute_ps(y, 0xb1));
-        y = _mm512_fmadd_ps(y, bit1, _mm512_permute_ps(y, 0x4e));
-        y = _mm512_fmadd_ps(y, bit2, _mm512_shuffle_f32x4(y, y, 0xb1));
-        y = _mm512_fmadd_ps(y, bit3, _mm512_shuffle_f32x4(y, y, 0x4e));
-        _mm512_store_ps(x + d, y);
+    __m512 y[16];
+    UNROLL
+    for (int v = 0; v < VECTORS; v++) {
+        y[v] = _mm512_mul_ps(_mm512_load_ps(x + v * 16), _mm512_loadu_ps(before + v * 16));
+        y[v] = _mm512_fmadd_ps(y[v], bit0, _mm512_permute_ps(y[v], 0xb1));
+        y[v] = _mm512_fmadd_ps(y[v], bit1, _mm512_permute_ps(y[v], 0x4e));
+        y[v] = _mm512_fmadd_ps(y[v], bit2, _mm512_shuffle_f32x4(y[v], y[v], 0xb1));
+        y[v] = _mm512_fmadd_ps(y[v], bit3, _mm512_shuffle_f32x4(y[v], y[v], 0x4e));
     }
-    for (int half = 16; half < block; half *= 2)
-        for (int begin = 0; begin < size; begin += 2 * half)
-            for (int d = begin; d < begin + half; d += 16) {
-                __m512 low = _mm512_load_ps(x + d), high = _mm512_load_ps(x + d + half);
-                _mm512_store_ps(x + d, _mm512_add_ps(low, high));
-                _mm512_store_ps(x + d + half, _mm512_sub_ps(low, high));
+    UNROLL
+    for (int half = 1; half < VECTORS; half *= 2)
+        UNROLL
+        for (int v = 0; v < VECTORS; v++)
+            if (!(v & half)) {
+                __m512 low = y[v], high = y[v + half];
+                y[v] = _mm512_add_ps(low, high);
+                y[v + half] = _mm512_sub_ps(low, high);
             }
+    UNROLL
+    for (int v = 0; v < VECTORS; v++)
+        _mm512_store_ps(out + v * 16, _mm512_mul_ps(y[v], _mm512_loadu_ps(after + v * 16)));
+}
+
+/* In blocks of the largest power of two that divides the size; `factors` (2, size). */
+static void walsh_hadamard(const float *x, int size, const float *factors, float *out) {
+    const int block = size & -size;
+    for (int d = 0; d < size; d += block)
+        switch (block) {
+        case 16: transform_block(1, x + d, factors + d, factors + size + d, out + d); break;
+        case 32: transform_block(2, x + d, factors + d, factors + size + d, out + d); break;
+        case 64: transform_block(4, x + d, factors + d, factors + size + d, out + d); break;
+        case 128: transform_block(8, x + d, factors + d, factors + size + d, out + d); break;
+        case 256: transform_block(16, x + d, factors + d, factors + size + d, out + d); break;
+        }
 }
 
 INLINE void scale_channels(const float *x, const float *factors, int size, float *out) {
@@ -68,10 +96,7 @@ static void project_channels(const Layer *layer, int head_index, const float *tu
     int size = layer->head_dim, num_groups = layer->heads[head_index].key_groups;
     const int32_t *places = layer->key_group_places + (long)head_index * (size / GROUP_CHANNELS);
     if (layer->projection_kind == PROJECT_HADAMARD) {
-        const float *factors = layer->projection + (long)head_index * 2 * size;
-        scale_channels(turned, factors, size, projected);
-        walsh_hadamard(projected, size);
-        scale_channels(projected, factors + size, size, projected);
+        walsh_hadamard(turned, size, layer->projection + (long)head_index * 2 * size, projected);
     } else {
         scale_channels(turned, layer->projection + (long)head_index * size, size, projected);
     }
@@ -137,25 +162,70 @@ static void round_queries(float (*x)[MAX_DIM], int size, int rows, IntegerQuery 
     }
 }
 
-/* Ask `rows` rows from `first_row` on at a stretch, of which `num_phases` pages matter. */
+/* 16-bit codes of turned rows; the norm of a row is that before it was turned. */
+static void shorten(const StretchQuery *query, int rows, int size, const float *norms,
+                    int rows_of_stretch, ShortRows *shorts) {
+    for (int r = 0; r < rows; r++) {
+        float norm = norms[r % rows_of_stretch];
+        shorts->scales[r] = norm / 32767.0f;
+        __m512 inverse = _mm512_set1_ps(norm > 0.0f ? 32767.0f / norm : 0.0f);
+        for (int d = 0; d < size; d += 16) {
+            __m512 value = _mm512_mul_ps(_mm512_load_ps(query->turned[r] + d), inverse);
+            __m256i codes = _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(value));
+            _mm256_store_si256((__m256i *)(shorts->codes[r] + d), codes);
+        }
+    }
+}
+
+/* Whether 16 bits are enough for rows of these norms; not for NaN or infinity. */
+static int may_shorten(const ShortMatrix *matrix, int head_index, const float *norms, int rows) {
+    float largest = 0.0f;
+    for (int r = 0; r < rows; r++)
+        if (!(norms[r] <= largest)) largest = norms[r];
+    return largest * matrix->norms[head_index] * SHORT_ERROR < SHORT_TOLERANCE;
+}
+
+/* Ask `rows` rows from `first_row` on at a few stretches: row r at stretch s becomes row
+   s * rows + r. `norms` are those of the head's rows. */
 static void ask(const Layer *layer, const Window *window, int head_index, int first_row, int rows,
-                int stretch, int num_phases, StretchQuery *query) {
-    int size = layer->head_dim;
+                const Stretch *stretches, int num_stretches, const float *norms,
+                StretchQuery *query) {
+    int size = layer->head_dim, num_phases = 0, all = rows * num_stretches;
     const float *queries =
         window->queries + ((long)head_index * window->num_rows + first_row) * size;
-    const float *rotation = window->rotations + (long)stretch * size;
-    for (int r = 0; r < rows; r++) turn(queries + (long)r * size, rotation, size, query->turned[r]);
-    if (layer->center)
-        multiply(rows, query->turned[0], MAX_DIM,
+    norms += first_row;
+    for (int s = 0; s < num_stretches; s++) {
+        const Stretch *stretch = stretches + s;
+        const float *rotation = window->rotations + (long)stretch->stretch * size;
+        for (int r = 0; r < rows; r++)
+            turn(queries + (long)r * size, rotation, size, query->turned[s * rows + r]);
+        int phases = window->phases[stretch->pages[stretch->num_pages - 1]] + 1;
+        num_phases = phases > num_phases ? phases : num_phases;
+    }
+    int is_matrix = layer->projection_kind == PROJECT_MATRIX;
+    int short_center = layer->center && may_shorten(&layer->short_center, head_index, norms, rows);
+    int short_projection =
+        is_matrix && may_shorten(&layer->short_projection, head_index, norms, rows);
+    if (short_center || short_projection)
+        shorten(query, all, size, norms, rows, &query->shorts);
+    if (short_center)
+        multiply_short(all, &query->shorts, &layer->short_center, head_index, STRETCH_TOKENS, size,
+                       num_phases * PAGE_TOKENS, query->center_logits[0], STRETCH_TOKENS);
+    else if (layer->center)
+        multiply(all, query->turned[0], MAX_DIM,
                  layer->center + (long)head_index * size * STRETCH_TOKENS, STRETCH_TOKENS, size,
                  num_phases * PAGE_TOKENS, query->center_logits[0], STRETCH_TOKENS);
-    if (layer->projection_kind == PROJECT_MATRIX)
-        multiply(rows, query->turned[0], MAX_DIM,
-                 layer->projection + (long)head_index * size * layer->key_channels,
-                 layer->key_channels, size, layer->key_channels, query->projected[0], MAX_DIM);
+    int columns = layer->key_channels;
+    if (short_projection)
+        multiply_short(all, &query->shorts, &layer->short_projection, head_index, columns, size,
+                       columns, query->projected[0], MAX_DIM);
+    else if (is_matrix)
+        multiply(all, query->turned[0], MAX_DIM,
+                 layer->projection + (long)head_index * size * columns, columns, size, columns,
+                 query->projected[0], MAX_DIM);
     else
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < all; r++)
             project_channels(layer, head_index, query->turned[r], query->projected[r]);
     int channels = layer->heads[head_index].key_groups * GROUP_CHANNELS;
-    round_queries(query->projected, (channels + 15) & ~15, rows, &query->integers);
+    round_queries(query->projected, (channels + 15) & ~15, all, &query->integers);
 }

@@ -8,16 +8,9 @@
 #include "codes.h"
 #include "dots.h"
 #include "layout.h"
+#include "merge.h"
 #include "query.h"
 #include "vectors.h"
-
-#define UNSEEN (-1e30f)
-
-/* Consecutive pages of one stretch that some row may see. */
-typedef struct {
-    int32_t stretch, num_pages;
-    int32_t pages[STRETCH_PAGES];
-} Stretch;
 
 /* What one thread works with. */
 typedef struct {
@@ -34,6 +27,7 @@ typedef struct {
     int32_t num_pages;
     Ahead ahead;
     int32_t last_low, first_high; /* what every row sees */
+    const float *norms;           /* (H, R): of the queries */
 } Scratch;
 
 /* Of each row: the largest logit so far, the sum of exponentials under it, the weighted values. */
@@ -86,7 +80,9 @@ INLINE __mmask16 seen(const Window *window, int row, int page) {
     int64_t start = window->starts[page], count = window->counts[page];
     int64_t low = window->limits[2 * row] - start, high = window->limits[2 * row + 1] - start;
     high = high < count ? high : count;
-    return first_lanes(high > 16 ? 16 : (int)high) & ~first_lanes(low > 16 ? 16 : low < 0 ? 0 : (int)low);
+    high = high > 0 ? high : 0;
+    low = low < 0 ? 0 : low < 16 ? low : 16;
+    return first_lanes((int)high) & ~first_lanes((int)low);
 }
 
 /* Cap a tile's logits, and take out what rows may not see. */
@@ -116,19 +112,19 @@ static void tile_logits(const Layer *layer, const Window *window, int head_index
     const Head *head = layer->heads + head_index;
     int num_lines = first_row ? 0 : scratch->ahead.key_lines;
     Finish *finish = &scratch->finish;
-    int tile_page = 0;
+    finish->center_stride = layer->center ? STRETCH_TOKENS : 0;
+    int tile_page = 0, most = BLOCK_ROWS / rows;
     for (int s = 0; s < num_stretches; s++) {
-        const Stretch *stretch = stretches + s;
-        int end = tile_page + stretch->num_pages;
-        int num_phases = window->phases[stretch->pages[stretch->num_pages - 1]] + 1;
-        ask(layer, window, head_index, first_row, rows, stretch->stretch, num_phases,
-            &scratch->query);
-        finish->center_stride = layer->center ? STRETCH_TOKENS : 0;
+        if (s % most == 0)
+            ask(layer, window, head_index, first_row, rows, stretches + s,
+                num_stretches - s < most ? num_stretches - s : most,
+                scratch->norms + (long)head_index * window->num_rows, &scratch->query);
+        int end = tile_page + stretches[s].num_pages, row = s % most * rows;
         for (int p = tile_page; p < end; p++)
-            finish->centers[p] = layer->center ? scratch->query.center_logits[0] +
+            finish->centers[p] = layer->center ? scratch->query.center_logits[row] +
                                      window->phases[scratch->pages[p]] * PAGE_TOKENS
                                                : scratch->no_center;
-        dot_keys(rows, scratch->key_levels, tile_page, end, head->key_groups,
+        dot_keys(rows, row, scratch->key_levels, tile_page, end, head->key_groups,
                  &scratch->query.integers, finish, scratch->ahead.keys, num_lines,
                  scratch->logits[0], TILE_TOKENS);
         tile_page = end;
@@ -136,8 +132,12 @@ static void tile_logits(const Layer *layer, const Window *window, int head_index
     mask_logits(window, first_row, rows, scratch);
 }
 
-/* Fold a tile's logits into the running softmax; weights become bytes of the tile's largest. */
-static void weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums *sums) {
+/* Logits so far below the largest that a tile of them adds less than 1e-8 of what is there. */
+#define NEGLIGIBLE 25.0f
+
+/* Fold a tile's logits into the running softmax; weights become bytes of the tile's largest.
+   Returns 0, and folds nothing, if the tile is negligible to every row. */
+static int weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums *sums) {
     IntegerWeights *weights = &scratch->weights;
     int num_pages = scratch->num_pages;
     __m512 most[BLOCK_ROWS];
@@ -148,7 +148,12 @@ static void weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums
     }
     __m512 before = _mm512_mask_loadu_ps(_mm512_set1_ps(UNSEEN), first_lanes(rows),
                                          sums->maxima + first_row);
-    __m512 now = _mm512_max_ps(before, largest_of_rows(most, rows));
+    __m512 tops = largest_of_rows(most, rows);
+    __m512 least = _mm512_sub_ps(before, _mm512_set1_ps(NEGLIGIBLE));
+    /* "Not less" instead of "greater": NaN matters. */
+    __mmask16 matter = _mm512_cmp_ps_mask(tops, least, _CMP_NLT_UQ);
+    if (!(matter & first_lanes(rows))) return 0;
+    __m512 now = _mm512_max_ps(before, tops);
     __m512 decays = exponential(_mm512_sub_ps(before, now));
     _mm512_store_ps(weights->decays, decays);
     _mm512_mask_storeu_ps(sums->maxima + first_row, first_lanes(rows), now);
@@ -187,6 +192,7 @@ static void weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums
             _mm_store_si128((__m128i *)(fine_codes + p * 16), _mm512_cvtusepi32_epi8(fine));
         }
     }
+    return 1;
 }
 
 /* One tile for all rows. */
@@ -195,13 +201,15 @@ static void attend_tile(const Layer *layer, const Window *window, int head_index
                         Sums *sums) {
     const Head *head = layer->heads + head_index;
     long row_stride = head->value_groups * 16;
+    int values_read = 0;
     read_levels(layer, head, 0, scratch);
     read_scales(layer, head, scratch);
     for (int first = 0; first < window->num_rows; first += BLOCK_ROWS) {
         int rows = window->num_rows - first < BLOCK_ROWS ? window->num_rows - first : BLOCK_ROWS;
         tile_logits(layer, window, head_index, first, rows, stretches, num_stretches, scratch);
-        weigh(first, rows, head->flags & 2, scratch, sums);
-        if (first == 0) read_levels(layer, head, 1, scratch);
+        if (!weigh(first, rows, head->flags & 2, scratch, sums)) continue;
+        if (!values_read) read_levels(layer, head, 1, scratch);
+        values_read = 1;
         dot_values(rows, head->flags & 2, scratch->value_levels, scratch->num_pages,
                    head->value_groups, &scratch->weights, &scratch->ahead,
                    sums->values + first * row_stride, row_stride);

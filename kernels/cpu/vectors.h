@@ -1,4 +1,4 @@
-/* Sixteen floats at a time: exponentials, tanh, products of few rows with a matrix. */
+/* Sixteen floats at a time: exponentials, tanh, reductions of several rows at once. */
 #pragma once
 
 #include <immintrin.h>
@@ -6,12 +6,18 @@
 
 #define INLINE static inline __attribute__((always_inline))
 /* Without it GCC keeps small arrays of vectors in memory, loops of fixed length or not. */
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 16")
 
 /* sum + a (unsigned bytes) times b (signed), four neighbours added. As an instruction, because GCC
    12 copies the sum before and after the intrinsic. */
 INLINE __m512i add_products(__m512i sum, __m512i a, __m512i b) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+
+/* sum + a times b, both signed 16-bit integers, two neighbours added. */
+INLINE __m512i add_short_products(__m512i sum, __m512i a, __m512i b) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
 
@@ -69,76 +75,4 @@ ACROSS(sums_of_4, __m512i, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32, _mm512_
 INLINE __m512 largest_of_rows(const __m512 *x, int rows) {
     __m512 first = largest_of_4(x);
     return rows <= 4 ? first : _mm512_mask_mov_ps(first, 0xfff0, largest_of_4(x + 4));
-}
-
-/* out[r] = left[r] @ right for ROWS rows and COLUMNS * 16 columns, all in registers. */
-INLINE void multiply_block(const int ROWS, const int COLUMNS, const float *left, long left_stride,
-                           const float *right, long right_stride, int depth, float *out,
-                           long out_stride) {
-    __m512 sums[BLOCK_ROWS][8];
-    UNROLL
-    for (int r = 0; r < ROWS; r++)
-        UNROLL
-        for (int c = 0; c < COLUMNS; c++) sums[r][c] = _mm512_setzero_ps();
-    for (int d = 0; d < depth; d++) {
-        __m512 columns[8];
-        UNROLL
-        for (int c = 0; c < COLUMNS; c++)
-            columns[c] = _mm512_loadu_ps(right + d * right_stride + c * 16);
-        UNROLL
-        for (int r = 0; r < ROWS; r++) {
-            __m512 factor = _mm512_set1_ps(left[r * left_stride + d]);
-            UNROLL
-            for (int c = 0; c < COLUMNS; c++)
-                sums[r][c] = _mm512_fmadd_ps(factor, columns[c], sums[r][c]);
-        }
-    }
-    UNROLL
-    for (int r = 0; r < ROWS; r++)
-        UNROLL
-        for (int c = 0; c < COLUMNS; c++)
-            _mm512_storeu_ps(out + r * out_stride + c * 16, sums[r][c]);
-}
-
-INLINE void multiply_rows(const int ROWS, const int WIDE, const float *left, long left_stride,
-                          const float *right, long right_stride, int depth, int columns,
-                          float *out, long out_stride) {
-    int c = 0;
-    for (; c + WIDE * 16 <= columns; c += WIDE * 16)
-        multiply_block(ROWS, WIDE, left, left_stride, right + c, right_stride, depth, out + c,
-                       out_stride);
-    if (columns - c >= 48) {
-        multiply_block(ROWS, 3, left, left_stride, right + c, right_stride, depth, out + c,
-                       out_stride);
-        c += 48;
-    }
-    if (columns - c >= 32) {
-        multiply_block(ROWS, 2, left, left_stride, right + c, right_stride, depth, out + c,
-                       out_stride);
-        c += 32;
-    }
-    if (columns - c >= 16)
-        multiply_block(ROWS, 1, left, left_stride, right + c, right_stride, depth, out + c,
-                       out_stride);
-}
-
-/* out (rows, columns) = left (rows, depth) @ right (depth, columns); columns a multiple of 16. */
-static void multiply(int rows, const float *left, long left_stride, const float *right,
-                     long right_stride, int depth, int columns, float *out, long out_stride) {
-#define CASE(ROWS, WIDE)                                                                       \
-    case ROWS:                                                                                 \
-        multiply_rows(ROWS, WIDE, left, left_stride, right, right_stride, depth, columns, out, \
-                      out_stride);                                                             \
-        break;
-    switch (rows) {
-        CASE(1, 4)
-        CASE(2, 4)
-        CASE(3, 4)
-        CASE(4, 4)
-        CASE(5, 3)
-        CASE(6, 3)
-        CASE(7, 2)
-        CASE(8, 2)
-    }
-#undef CASE
 }
