@@ -25,6 +25,7 @@ from agentmem.kernels.triton_logits import (
     lane_rows,
     logits_arguments,
     logits_constants,
+    max_registers,
     row_lengths,
     tile_logits,
     tile_pages,
@@ -104,9 +105,9 @@ def _attend_kernel(
                 # Read anew for every tile, the stride being 0: kept, they fill the registers.
                 key_groups = tl.load(key_groups_ptr + one * groups_stride)
                 logits = tile_logits(
-                    asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_groups, begin, start, count, page, member == one, lengths, low, high,
-                    factor, center_factor, softcap, GROUPS, PAGES, KEY_PLANES, SCALED,
-                    CENTERED, CAPPED,
+                    asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_groups, begin,
+                    start, count, page, member == one, lengths, low, high, factor, center_factor,
+                    softcap, GROUPS, PAGES, KEY_PLANES, SCALED, CENTERED, CAPPED,
                 )  # fmt: skip
                 raised = tl.maximum(maximum, tl.max(logits, 1))
                 weights = tl.exp(logits - raised[:, None])
@@ -148,7 +149,8 @@ def _attend_kernel(
 @jit
 def _merge_kernel(
     parts_ptr: tl.tensor, part_log_sum_exp_ptr: tl.tensor, outputs_ptr: tl.tensor,
-    log_sum_exp_ptr: tl.tensor, num_rows: tl.tensor, num_parts: tl.tensor, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr,
+    log_sum_exp_ptr: tl.tensor, num_rows: tl.tensor, num_parts: tl.tensor,
+    HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr,
     PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
     """One row and up to CHANNELS channels of all parts: (parts, rows, D) and (parts, rows)."""
@@ -216,6 +218,7 @@ def attend(
             "VALUE_PLANES": tables.values.planes,
         },
         num_warps=4,
+        max_registers=max_registers(tables, constants["LANES"]),
     )
     mixed, log_sum_exp = merge_parts(parts, part_log_sum_exp)
     return tables.restore_values(mixed, log_sum_exp), log_sum_exp

@@ -1,7 +1,7 @@
 """Products of signs in Triton: which pages of a binary arena are worth reading.
 
-Four channels of eight tokens are one word, and a query's four signs repeated eight times another:
-their exclusive or counts where signs differ, nibble by nibble, with no multiplication. A score is an
+Four channels of eight tokens are one word, a query's four signs eight times over another: their
+exclusive or shows where signs differ, nibble by nibble, with no multiplication. A score is an
 estimate of a logit up to one factor a query, not a bound.
 """
 
@@ -60,7 +60,7 @@ def _binary_kernel(
     even, odd = tl.split(signs)
     low, high = tl.split(even | (odd << 1))
     asked_words = (low | (high << 2)) * 0x11111111
-    half, token = tl.arange(0, 2), tl.arange(0, 8)
+    half = tl.arange(0, 2)
     for phase in range(0, num_phases):
         for one in range(0, tl.minimum(num_members, num_stretches - first)):
             begin, _, count, page = tile_pages(
@@ -89,7 +89,7 @@ def _binary_kernel(
                     product = tl.where(filled[None, :], product, float("-inf"))
                     highest = tl.maximum(highest, tl.max(product, 1))
             target = (head.to(tl.int64) * num_rows + rows) * num_pages + index
-            exists = inside & (member == one) & (index >= 0)
+            exists = inside & (member == one) & (index + 0 * rows >= 0)
             tl.store(scores_ptr + target, highest, mask=exists)
 
 

@@ -157,7 +157,7 @@ def _logit_bounds_kernel(
             highest = tl.max(tl.where(seen, off_center, float("-inf")), 1)
             index = tl.max(page, 0)
             target = (head.to(tl.int64) * num_rows + rows) * num_pages + index
-            exists = inside & (member == one) & (index >= 0)
+            exists = inside & (member == one) & (index + 0 * rows >= 0)
             tl.store(bounds_ptr + target, (bound * factor + highest) * lengths, mask=exists)
 
 

@@ -20,7 +20,8 @@ from agentmem.kernels.triton_launch import jit
 
 @jit
 def code_words(
-    pages_ptr: tl.tensor, begin: tl.tensor, groups: tl.tensor, there: tl.tensor, PLANES: tl.constexpr
+    pages_ptr: tl.tensor, begin: tl.tensor, groups: tl.tensor, there: tl.tensor,
+    PLANES: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Code words of groups, each code behind a 1: code + 2 ** width; those of width 8 bare.
 

@@ -41,6 +41,7 @@ def launch(
     num_warps: int,
     num_stages: int = 1,
     fused: bool = True,
+    max_registers: int = MAX_REGISTERS,
 ) -> None:
     """Start one kernel on the device of its tensors.
 
@@ -52,23 +53,25 @@ def launch(
         num_warps: threads of a program, in 32s.
         num_stages: iterations of a loop whose loads are in flight at once.
         fused: whether a product and a sum may be rounded once.
+        max_registers: of a thread; left to itself, the assembler would rather spill a few.
     """
     if 0 in grid:
         return
     on_cuda = [one for one in arguments.values() if isinstance(one, Tensor) and one.is_cuda]
-    options = compile_options(num_warps, num_stages, fused)
+    options = compile_options(num_warps, num_stages, fused, max_registers)
     with torch.cuda.device(on_cuda[0].device) if on_cuda else contextlib.nullcontext():
         cast(Any, kernel)[grid](**arguments, **constants, **options)
 
 
-def compile_options(num_warps: int, num_stages: int, fused: bool) -> dict[str, Any]:
+def compile_options(
+    num_warps: int, num_stages: int, fused: bool, max_registers: int
+) -> dict[str, Any]:  # fmt: skip
     """How a kernel is compiled: arguments as `launch` takes them."""
     return {
         "num_warps": num_warps,
         "num_stages": num_stages,
         "enable_fp_fusion": fused,
-        # All that a thread may have: the assembler would rather spill a few.
-        "maxnreg": MAX_REGISTERS,
+        "maxnreg": max_registers,
     }
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
 from agentmem.kernels.triton_codes import code_words, key_tile, levels_of
-from agentmem.kernels.triton_launch import jit, next_power_of_2
+from agentmem.kernels.triton_launch import MAX_REGISTERS, jit, next_power_of_2
 from agentmem.kernels.triton_layer import LayerTables
 from agentmem.kernels.triton_window import pages_of_stretches
 
@@ -33,6 +33,8 @@ LANES = 16
 """Rows a tensor core multiplies at once."""
 _TILE_ELEMENTS = 4096
 """Channels times tokens of a tile: what stays in registers, found by compiling."""
+
+_THREE_PROGRAMS = 168
 
 
 @jit
@@ -276,3 +278,14 @@ def logits_constants(tables: LayerTables, softcap: float | None, num_rows: int) 
 def most_rows(tables: LayerTables) -> int:
     """Rows a program takes where there are many."""
     return max(LANES, min(64, _TILE_ELEMENTS // tables.block_dim))
+
+
+def max_registers(tables: LayerTables, lanes: int) -> int:
+    """Registers of a thread: three programs of four warps fit a processor with 168, else two.
+
+    What suffices without spilling was found by compiling: few lanes, and channels that are few or
+    of one plane.
+    """
+    one_plane = all(part.planes & (part.planes - 1) == 0 for part in (tables.keys, tables.values))
+    light = tables.block_dim <= 64 or (one_plane and tables.block_dim <= 128)
+    return _THREE_PROGRAMS if light and lanes == LANES else MAX_REGISTERS

@@ -23,6 +23,7 @@ from agentmem.kernels.triton_logits import (
     lane_rows,
     logits_arguments,
     logits_constants,
+    max_registers,
     row_lengths,
     tile_logits,
     tile_pages,
@@ -41,7 +42,8 @@ def _mass_kernel(
     factors_ptr: tl.tensor, limits_ptr: tl.tensor, log_sum_exp_ptr: tl.tensor,
     masses_ptr: tl.tensor, softcap: tl.tensor, num_rows: tl.tensor, page_words: tl.tensor,
     num_stretches: tl.tensor, transform_stride: tl.tensor, num_channels: tl.tensor,
-    num_phases: tl.tensor, num_members: tl.tensor, groups_stride: tl.tensor, block: tl.tensor, first_stretch: tl.tensor,
+    num_phases: tl.tensor, num_members: tl.tensor, groups_stride: tl.tensor, block: tl.tensor,
+    first_stretch: tl.tensor,
     HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
     LANES: tl.constexpr, PAGES: tl.constexpr, KEY_PLANES: tl.constexpr, SCALED: tl.constexpr,
     CENTERED: tl.constexpr, CAPPED: tl.constexpr,
@@ -145,6 +147,7 @@ def column_mass(
                 },
                 constants,
                 num_warps=4,
+                max_registers=max_registers(tables, constants["LANES"]),
             )
             by_stretch[first:last] += masses.sum(0)
     slots = by_stretch.view(-1, PAGE_TOKENS)

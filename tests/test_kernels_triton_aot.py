@@ -48,7 +48,9 @@ COVER = [
     ("q8", 64, 80), ("klt", 64, 90), ("q4", 128, 80), ("klt", 128, 90), ("binary", 256, 80),
     ("q4", 256, 90),
 ]  # fmt: skip
-EVERYTHING = [(name, dim, target) for name in FORMATS for dim in (64, 128, 256) for target in TARGETS]
+EVERYTHING = [
+    (name, dim, target) for name in FORMATS for dim in (64, 128, 256) for target in TARGETS
+]
 DECODED_ROWS, PREFILLED_ROWS = 4, 256
 
 MAX_SHARED_NBYTES = 48 * 1024
@@ -107,8 +109,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     def note(
         kernel: Callable[..., None], grid: tuple[int, ...], arguments: Mapping[str, Any],
         constants: Mapping[str, Any], *, num_warps: int, num_stages: int = 1, fused: bool = True,
+        max_registers: int = triton_launch.MAX_REGISTERS,
     ) -> None:  # fmt: skip
-        options = triton_launch.compile_options(num_warps, num_stages, fused)
+        options = triton_launch.compile_options(num_warps, num_stages, fused, max_registers)
         noted.append(Launch(kernel, arguments, constants, options))
 
     monkeypatch.setattr(triton_launch, "launch", note)
@@ -199,7 +202,7 @@ def test_column_mass_spills_nothing(
     name: str, head_dim: int, target: int, launches: list[Launch], tmp_path: Path
 ) -> None:
     window = packed_window(layer_of(name, head_dim), [300])
-    triton_mass.column_mass(*ask(window, DECODED_ROWS), torch.zeros(2, DECODED_ROWS))
+    triton_mass.column_mass(*ask(window, DECODED_ROWS), log_sum_exp=torch.zeros(2, DECODED_ROWS))
     check(launches[0], target, tmp_path, f"{name} {head_dim}")
 
 
@@ -246,7 +249,7 @@ def test_nothing_spills_in_any_format_at_any_size(
     window = packed_window(layer_of(name, head_dim), [300])
     for num_rows in (DECODED_ROWS, PREFILLED_ROWS):
         triton_attention.attend(*ask(window, num_rows))
-        triton_mass.column_mass(*ask(window, num_rows), torch.zeros(2, num_rows))
+        triton_mass.column_mass(*ask(window, num_rows), log_sum_exp=torch.zeros(2, num_rows))
     kept = {
         (launch.kernel.fn.__name__, launch.constants["LANES"]): launch
         for launch in launches
