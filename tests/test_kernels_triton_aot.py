@@ -202,7 +202,7 @@ def test_column_mass_spills_nothing(
     name: str, head_dim: int, target: int, launches: list[Launch], tmp_path: Path
 ) -> None:
     window = packed_window(layer_of(name, head_dim), [300])
-    triton_mass.column_mass(*ask(window, DECODED_ROWS), log_sum_exp=torch.zeros(2, DECODED_ROWS))
+    triton_mass.column_mass(*(*ask(window, DECODED_ROWS), torch.zeros(2, DECODED_ROWS)))
     check(launches[0], target, tmp_path, f"{name} {head_dim}")
 
 
@@ -249,7 +249,7 @@ def test_nothing_spills_in_any_format_at_any_size(
     window = packed_window(layer_of(name, head_dim), [300])
     for num_rows in (DECODED_ROWS, PREFILLED_ROWS):
         triton_attention.attend(*ask(window, num_rows))
-        triton_mass.column_mass(*ask(window, num_rows), log_sum_exp=torch.zeros(2, num_rows))
+        triton_mass.column_mass(*(*ask(window, num_rows), torch.zeros(2, num_rows)))
     kept = {
         (launch.kernel.fn.__name__, launch.constants["LANES"]): launch
         for launch in launches

@@ -2,9 +2,9 @@
 
     python -m agentmem.bench.device > device.json
 
-The result is JSON on stdout; progress goes to stderr; under eight minutes. It needs nothing but agentmem.kernels, torch
-and Triton: no model, no network. `--quick` computes tiny shapes; with TRITON_INTERPRET=1 they run
-on a machine without a GPU, where times mean nothing.
+The result is JSON on stdout; progress goes to stderr; under eight minutes. It needs nothing but
+agentmem.kernels, torch and Triton: no model, no network. `--quick` computes tiny shapes; with
+TRITON_INTERPRET=1 they run on a machine without a GPU, where times mean nothing.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def check(
         "attend": relative(found, values),
         "log_sum_exp": relative(found_sum, log_sum_exp),
     }
-    mass = triton_mass.column_mass(*window.ask(queries, limits), log_sum_exp=found_sum)
+    mass = triton_mass.column_mass(*(*window.ask(queries, limits), found_sum))
     errors["column_mass"] = relative(mass[window.slots], weights.sum((0, 1)))
     parts = [
         triton_attention.attend(queries, window.rotations, tile, window.pages, window.layer, limits)
@@ -170,9 +170,7 @@ def time_attention(
     ask = window.ask(queries, limits)
     packed_seconds = seconds_of(lambda: triton_attention.attend(*ask), device)
     _, log_sum_exp = triton_attention.attend(*ask)
-    mass_seconds = seconds_of(
-        lambda: triton_mass.column_mass(*ask, log_sum_exp=log_sum_exp), device
-    )
+    mass_seconds = seconds_of(lambda: triton_mass.column_mass(*(*ask, log_sum_exp)), device)
     allocated = nbytes_of(lambda: triton_attention.attend(*ask), device)
     dense_dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     keys, values = (

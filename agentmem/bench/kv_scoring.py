@@ -121,8 +121,8 @@ def _own_answer(packed: PackedContext, question: Question, gold: Tensor) -> tupl
 
 
 def _share_right(log_probs: Tensor, question: Question) -> float:
-    likeliest = log_probs.argmax(-1).tolist()
-    right = [
+    likeliest: list[int] = log_probs.argmax(-1).tolist()
+    right: list[bool] = [
         guess == token
         for guess, token, counts in zip(likeliest, question.answer, question.counted, strict=True)
         if counts
