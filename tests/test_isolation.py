@@ -16,9 +16,10 @@ from tests.conftest import NetworkBlocked
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_home_is_temporary_and_empty(home: Path, tmp_path: Path) -> None:
+def test_the_home_is_temporary_and_holds_only_compiled_kernels(home: Path, tmp_path: Path) -> None:
     assert Path.home() == home
-    assert not list(home.iterdir())
+    assert os.listdir(home) == ["cache"]
+    assert os.listdir(home / "cache" / "agentmem") == ["kernels"]
     assert not list(tmp_path.iterdir())
     assert models_home().is_relative_to(home)
     for kind in ("CACHE", "CONFIG", "DATA", "STATE"):

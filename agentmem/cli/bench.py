@@ -115,9 +115,14 @@ def kv(
     model: options.Model = None,
     threads: options.Threads = None,
     seed: options.Seed = None,
+    store: options.Store = None,
+    user: options.User = None,
     as_json: options.Json = False,
 ) -> None:
-    """Ask for needles in contexts whose keys and values are packed, in every format."""
+    """Ask for needles in contexts whose keys and values are packed, in every format.
+
+    It has no store: --store and --user change nothing.
+    """
     lists = {
         "formats": format, "layouts": layout, "contexts": context, "text_domains": text_domain,
     }  # fmt: skip
