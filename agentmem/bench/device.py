@@ -2,9 +2,9 @@
 
     python -m agentmem.bench.device > device.json
 
-The result is JSON on stdout; progress goes to stderr; under eight minutes. It needs nothing but agentmem.kernels, torch
-and Triton: no model, no network. `--quick` computes tiny shapes; with TRITON_INTERPRET=1 they run
-on a machine without a GPU, where times mean nothing.
+The result is JSON on stdout; progress goes to stderr; under eight minutes. It needs nothing but
+agentmem.kernels, torch and Triton: no model, no network. `--quick` computes tiny shapes; with
+TRITON_INTERPRET=1 they run on a machine without a GPU, where times mean nothing.
 """
 
 from __future__ import annotations
