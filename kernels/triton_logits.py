@@ -277,7 +277,7 @@ def logits_constants(tables: LayerTables, softcap: float | None, num_rows: int) 
 
 def most_rows(tables: LayerTables) -> int:
     """Rows a program takes where there are many."""
-    return max(LANES, min(64, _TILE_ELEMENTS // tables.block_dim))
+    return max(LANES, min(32, _TILE_ELEMENTS // tables.block_dim))
 
 
 def max_registers(tables: LayerTables, lanes: int) -> int:

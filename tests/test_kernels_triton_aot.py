@@ -33,6 +33,7 @@ from agentmem.kernels import (
     triton_rows,
 )
 from agentmem.kernels.packed import PackedLayer
+from agentmem.kernels.page_table import PageTable
 from tests.packed_windows import ALL_WIDTHS, PackedWindow, packed_window, random_layer
 
 FORMATS: dict[str, dict[str, Any]] = {
@@ -169,7 +170,9 @@ def layer_of(name: str, head_dim: int) -> PackedLayer:
     return random_layer(2, head_dim, **FORMATS[name])
 
 
-def ask(window: PackedWindow, num_rows: int) -> tuple[Any, ...]:
+def ask(
+    window: PackedWindow, num_rows: int
+) -> tuple[Tensor, Tensor, PageTable, Tensor, PackedLayer, Tensor, None]:
     """Arguments of attention, as far as the softcap."""
     return (
         window.queries(num_rows), window.rotations, window.table, window.pages, window.layer,

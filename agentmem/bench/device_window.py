@@ -30,6 +30,9 @@ _WIDTHS = {"q8": 8, "q4": 4, "binary": 1}
 _KLT_WIDTHS = (8, 6, 5, 4, 4, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 0)
 """Of sixteenths of the channels, most important first: what two bits on average are poured into."""
 
+Question = tuple[Tensor, Tensor, PageTable, Tensor, PackedLayer, Tensor, None]
+"""Arguments of attention, as far as the softcap."""
+
 
 def make_layer(name: str, num_heads: int, head_dim: int) -> PackedLayer:
     """A layer in one of the formats, with the constants that models give it drawn at random."""
@@ -105,7 +108,7 @@ class DeviceWindow:
         limits = torch.tensor([[0, end], [0, max(1, end // 2)]], dtype=torch.int32)
         return limits[torch.arange(num_rows) % 2].to(self.pages.device)
 
-    def ask(self, queries: Tensor, limits: Tensor) -> tuple[Any, ...]:
+    def ask(self, queries: Tensor, limits: Tensor) -> Question:
         """Arguments of attention, as far as the softcap, which is None."""
         return queries, self.rotations, self.table, self.pages, self.layer, limits, None
 
