@@ -94,7 +94,13 @@ LAYERS = [
         ),
         never=HEAVY,
     ),
-    Layer("benchmarks", ("agentmem.bench",), ("agentmem", *PUBLIC, *CACHE)),
+    Layer("benchmarks", ("agentmem.bench",), ("agentmem", *PUBLIC, *CACHE, "agentmem.kernels")),
+    Layer(
+        "device script",
+        ("agentmem.bench.device", "agentmem.bench.device_window"),
+        ("agentmem.kernels",),
+        libraries=("torch", "triton"),
+    ),
 ]
 BY_NAME = {layer.name: layer for layer in LAYERS}
 
