@@ -77,6 +77,6 @@ $(VENV)/.base: requirements/torch.txt requirements/base.txt pyproject.toml | $(B
 	@touch $@
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.base
-	@$(SAY) "agentmem: installing what the tests need (60 MB to download) ..."
+	@$(SAY) "agentmem: installing what the tests need (350 MB to download) ..."
 	@$(PIP) install --quiet --no-deps --require-hashes --requirement requirements/test.txt 1>&2
 	@touch $@
