@@ -142,6 +142,14 @@ def test_sixteen_queries_of_eight_heads_each_with_limits_of_its_own(frame: str) 
 
 
 @with_kernels
+def test_rows_read_values_that_the_first_eight_do_not_see() -> None:
+    window = window_in("any widths", [150, 150, 150])
+    end = int(window.positions.max()) + 1
+    limits = torch.tensor([[0, 100]] * 8 + [[200, end]] * 8, dtype=torch.int32)
+    check(window, window.queries(16), limits)
+
+
+@with_kernels
 def test_q8_and_two_bytes_of_weight_equal_the_eager_twin() -> None:
     window = window_in("q8", [700, 34, 300])
     queries, limits = window.queries(4, scale=2.0), window.limits(4)
@@ -156,6 +164,19 @@ def test_a_sliding_window_sees_its_last_tokens_only() -> None:
     last = int(window.positions.max())
     high = torch.tensor([last + 1, last - 20, last - 70])
     check(window, window.queries(3), torch.stack((high - 24, high), 1).int(), bound=0.001)
+
+
+@with_kernels
+def test_limits_are_exact_wherever_they_fall_in_pages() -> None:
+    window = window_in("q8", [80])
+    first, queries = int(window.positions.min()), window.queries(2)
+    for begin in range(first + 13, first + 35):
+        for length in (1, 16, 17, 33):
+            limits = torch.tensor([[begin, begin + length]] * 2, dtype=torch.int32)
+            found, found_sum = attend(window, queries, limits)
+            values, log_sum_exp, _ = plain_attention(window, queries, limits)
+            torch.testing.assert_close(found_sum.double(), log_sum_exp, rtol=0, atol=1e-3)
+            torch.testing.assert_close(found.double(), values, rtol=0, atol=0.01)
 
 
 @with_kernels
