@@ -44,6 +44,9 @@ FORMATS: dict[str, dict[str, Any]] = {
         "widths": ALL_WIDTHS, "token_scales": False, "centered": True, "transformed": True,
     },
 }  # fmt: skip
+pytestmark = pytest.mark.slow
+"""A minute or two of compiling."""
+
 TARGETS = (80, 90)
 COVER = [
     ("q8", 64, 80), ("klt", 64, 90), ("q4", 128, 80), ("klt", 128, 90), ("binary", 256, 80),
@@ -244,7 +247,6 @@ def kernel_names() -> list[str]:
     return re.findall(r"^def (_\w+_kernel)\(", sources, re.MULTILINE)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "head_dim", "target"), EVERYTHING)
 def test_nothing_spills_in_any_format_at_any_size(
     name: str, head_dim: int, target: int, launches: list[Launch], tmp_path: Path
