@@ -23,7 +23,13 @@ from agentmem.bench.kv_plan import Job, Plan, systems_of
 from agentmem.bench.kv_quantized import PlainStates, QuantizedContext, forward_plain
 from agentmem.bench.kv_row import KVOptions, KVRow, Measured, pooled
 from agentmem.bench.kv_scoring import Reference, ask_dense, measure
-from agentmem.bench.needles import ContextMaker, NeedleContext, Question
+from agentmem.bench.needles import (
+    FRESH_TOKENS,
+    NEWEST_TOKENS,
+    ContextMaker,
+    NeedleContext,
+    Question,
+)
 from agentmem.errors import InvalidInput
 from agentmem.models.attached import AttachedModel, attach
 from tests.cli_run import run_cli
@@ -53,7 +59,7 @@ def context() -> NeedleContext:
         Question("digits", tokens(12), tokens(6), (False, True, True, True, True, True)),
     )
     body = (tokens(20), tokens(8), tokens(33))
-    return NeedleContext(tokens(4), body, tokens(64), tokens(40), questions)
+    return NeedleContext(tokens(4), body, tokens(NEWEST_TOKENS), tokens(FRESH_TOKENS), questions)
 
 
 # Contexts in a cache.
@@ -113,8 +119,8 @@ class RoundingLayer(QuantizedLayer):  # type: ignore[misc]  # transformers is un
 def rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend that is always installed."""
 
-    def rounded(config: Any, *args: object) -> Cache:
-        layers = [RoundingLayer(residual_length=144) for _ in range(config.num_hidden_layers)]
+    def rounded(config: Any, *args: int | str) -> Cache:
+        layers = [RoundingLayer(residual_length=args[-1]) for _ in range(config.num_hidden_layers)]
         return Cache(layers=layers)
 
     monkeypatch.setattr("agentmem.bench.kv_quantized.quantized_cache", rounded)
@@ -126,11 +132,11 @@ def test_a_quantized_context_answers_from_codes_and_forgets(
 ) -> None:
     states = PlainStates(attached, context)
     packed = QuantizedContext(states, "hqq", 4, 64)
-    dense = SegmentContext(read_context(attached, context), "dense").read(context.fresh, 40)
-    before = packed.read(context.fresh, 40)
+    dense = SegmentContext(read_context(attached, context), "dense").read(context.fresh, 64)
+    before = packed.read(context.fresh, 64)
     assert 1e-5 < float((before - dense).abs().mean()) < 0.1
     packed.decode_seconds(context.fresh[:3])
-    torch.testing.assert_close(packed.read(context.fresh, 40), before, rtol=0, atol=0)
+    torch.testing.assert_close(packed.read(context.fresh, 64), before, rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("rounding")
@@ -138,28 +144,35 @@ def test_a_quantized_context_counts_codes_and_two_bytes_a_scale_and_a_zero(
     attached: AttachedModel, context: NeedleContext
 ) -> None:
     packed = QuantizedContext(PlainStates(attached, context), "hqq", 4, 64)
-    assert (packed.packed_tokens, packed.dense_tokens) == (4 + 61, 64)
-    assert packed.packed_bytes == 65 * 2 * 2 * 2 * (16 + 2 + 2)
+    # Of 65 tokens before the newest 64, one does not fill a group.
+    assert (packed.packed_tokens, packed.dense_tokens) == (64, 1 + 64)
+    assert packed.packed_bytes == 64 * 2 * 2 * 2 * (16 + 2 + 2)
 
 
 # Scores.
 
 
 class Oracle(PackedContext):
-    """Holds one token for likeliest after every token: the next of what it was told to say."""
+    """Holds one token for likeliest after every token: the next of what it was told to say.
+
+    Args:
+        sayings: what it says, and to what.
+        sure: the probability it gives that token; the other 29 share the rest.
+    """
 
     packed_bytes, packed_tokens, dense_tokens, prefill_seconds = 100, 10, 68, 0.5
 
-    def __init__(self, sayings: Sequence[Sequence[int]]) -> None:
+    def __init__(self, sayings: Sequence[Sequence[int]], sure: float = 0.9) -> None:
+        self.sure, self.rest = math.log(sure), math.log((1 - sure) / 29)
         self._next = {
             tuple(said[:end]): said[end] for said in sayings for end in range(1, len(said))
         }
 
     def read(self, token_ids: Sequence[int], keep: int) -> Tensor:
-        rows = torch.full((keep, 30), math.log(0.1 / 29))
+        rows = torch.full((keep, 30), self.rest)
         for row in range(keep):
             seen = tuple(token_ids[: len(token_ids) - keep + row + 1])
-            rows[row, self._next.get(seen, 0)] = math.log(0.9)
+            rows[row, self._next.get(seen, 0)] = self.sure
         return rows
 
     def _forward(self, token_ids: Sequence[int], keep: int) -> Tensor:
@@ -199,13 +212,19 @@ def test_agreement_is_with_what_the_dense_model_says_not_with_what_is_true() -> 
     same = measure(Oracle(said), ASKED, reference)
     assert same.agrees == [True, True] and same.kl == [0, 0] and same.fresh_kl == [0]
     assert same.log_prob == pytest.approx([6 * math.log(0.9), 2 * math.log(0.9)], abs=1e-5)
-    true = Oracle([(1, 2, 9, 11, 12, 13, 14, 15), (3, 4, 20, 21)])
+    true = Oracle([(1, 2, 9, 11, 12, 13, 14, 15), (3, 4, 20, 21)], sure=0.6)
     other = measure(true, ASKED, reference)
     assert other.digits == [1] and other.words == [True]
     assert other.agrees == [False, False] and other.agrees_first == [True, False]
-    # Along 17, 18, 19 it says something else at each: 13, and then what it says to nothing known.
-    wrong = (0.9 - 0.1 / 29) * math.log(0.9 / (0.1 / 29))
-    assert other.kl == pytest.approx([wrong * 3 / 6, wrong], rel=1e-4)
+    # Along 9, 11, 12 it says the same, but is less sure; along all else it says something else.
+    less = 0.1 / 29
+    alike = 0.9 * (dense.sure - true.sure) + 0.1 * (dense.rest - true.rest)
+    unlike = (
+        0.9 * (dense.sure - true.rest)
+        + less * (dense.rest - true.sure)
+        + 28 * less * (dense.rest - true.rest)
+    )
+    assert other.kl == pytest.approx([(alike + unlike) / 2, unlike], rel=1e-4)
 
 
 def test_the_dense_model_says_what_it_decodes_greedily(

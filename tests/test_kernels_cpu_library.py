@@ -6,6 +6,7 @@ import gc
 import os
 import platform
 import stat
+import subprocess
 import sys
 import threading
 import weakref
@@ -61,10 +62,15 @@ def test_a_library_is_compiled_once_and_found_again(compiler: Path, tmp_path: Pa
     assert [path.suffix for path in cache.iterdir()] == [".so"]
 
 
-@with_kernels
-def test_importing_compiles_nothing(home: Path) -> None:
-    # `cpu` was imported long ago, and this test's home is new.
-    assert not list(home.rglob("*.so"))
+def test_importing_compiles_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "CC": "/bin/false"}
+    subprocess.run(
+        [sys.executable, "-c", "import agentmem.kernels.cpu"],
+        check=True,
+        cwd=Path(__file__).parent.parent,
+        env=environment,
+    )
+    assert not list((tmp_path / "cache").rglob("*"))
 
 
 @with_kernels

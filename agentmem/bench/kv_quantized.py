@@ -1,7 +1,8 @@
 """Contexts in transformers' quantized caches, as quanto and hqq pack them.
 
-The newest 64 tokens are their residual, as agentmem's cache keeps them dense too. Each backend
-groups elements along tokens, which errs less than along channels, its other axis.
+The newest 64 tokens are their residual, as agentmem's cache keeps them dense too, and what does not
+fill a group beside them. Each backend groups elements along tokens, which errs less than along
+channels, its other axis.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from agentmem.models.attached import AttachedModel
 
 _AXES = {"quanto": -1, "hqq": 0}
-_RESIDUAL_TOKENS = NEWEST_TOKENS + FRESH_TOKENS + STEP_TOKENS
-"""Room for everything read after a context, so that nothing is packed again in between."""
 
 
 class PlainStates:
@@ -57,17 +56,21 @@ class QuantizedContext(PackedContext):
 
     def __init__(self, states: PlainStates, backend: str, num_bits: int, group_size: int) -> None:
         self._attached = states.attached
-        self._cache = quantized_cache(states.attached.model.config, backend, num_bits, group_size)
         num_tokens = states.layers[0][0].shape[2]
         self._position = num_tokens
+        self.packed_tokens = (num_tokens - NEWEST_TOKENS) // group_size * group_size
+        self.dense_tokens = num_tokens - self.packed_tokens
+        # Room for everything read after the context, so that nothing is packed again in between.
+        residual = self.dense_tokens + FRESH_TOKENS + STEP_TOKENS
+        self._cache = quantized_cache(
+            states.attached.model.config, backend, num_bits, group_size, residual
+        )
         begun = perf_counter()
         # In two steps: the first is quantized whole, whatever the length of the residual.
-        for part in (slice(0, num_tokens - NEWEST_TOKENS), slice(num_tokens - NEWEST_TOKENS, None)):
+        for part in (slice(0, self.packed_tokens), slice(self.packed_tokens, None)):
             for index, (keys, values) in enumerate(states.layers):
                 self._cache.update(keys[:, :, part], values[:, :, part], index)
         self.prefill_seconds = states.seconds + perf_counter() - begun
-        self.packed_tokens = num_tokens - NEWEST_TOKENS
-        self.dense_tokens = NEWEST_TOKENS
         self.packed_bytes = sum(
             quantized_nbytes(backend, states_)
             for layer in self._cache.layers
@@ -101,8 +104,15 @@ def forward_plain(
     return logits
 
 
-def quantized_cache(config: Any, backend: str, num_bits: int, group_size: int) -> Any:
+def quantized_cache(
+    config: Any, backend: str, num_bits: int, group_size: int, residual_tokens: int
+) -> Any:
     """An empty quantized cache of transformers.
+
+    Args:
+        config: of the model.
+        backend, num_bits, group_size: as `QuantizedContext` takes them.
+        residual_tokens: kept dense before they are quantized all at once.
 
     Raises:
         ImportError: the backend is not installed.
@@ -113,7 +123,7 @@ def quantized_cache(config: Any, backend: str, num_bits: int, group_size: int) -
     axis = _AXES[backend]
     return QuantizedCache(
         backend, config, nbits=num_bits, axis_key=axis, axis_value=axis, q_group_size=group_size,
-        residual_length=_RESIDUAL_TOKENS,
+        residual_length=residual_tokens,
     )  # fmt: skip
 
 
@@ -130,7 +140,7 @@ def quantized_nbytes(backend: str, states: Any) -> int:
 def refusal(config: Any, backend: str, num_bits: int) -> str:
     """Why a backend cannot hold a model's keys and values; empty where it can."""
     try:
-        quantized_cache(config, backend, num_bits, FRESH_TOKENS)
+        quantized_cache(config, backend, num_bits, STEP_TOKENS, STEP_TOKENS)
     except ImportError:
         return "not installed (pip install '.[baselines]')"
     except ValueError as error:

@@ -95,8 +95,8 @@ def _compare(
 ) -> None:
     """Score a system along the dense model's own answer."""
     ids = torch.tensor(answer, device=mine.device)[:, None]
-    measured.log_prob.append(round(float(mine.gather(1, ids).sum()), 6))
-    measured.log_prob_dense.append(round(float(dense.gather(1, ids).sum()), 6))
+    measured.log_prob.append(_rounded(mine.gather(1, ids).sum()))
+    measured.log_prob_dense.append(_rounded(dense.gather(1, ids).sum()))
     same = (mine.argmax(-1) == ids[:, 0]).tolist()
     measured.agrees.append(all(same))
     measured.agrees_first.append(bool(same[question.counted.index(True)]))
@@ -121,7 +121,7 @@ def _own_answer(packed: PackedContext, question: Question, gold: Tensor) -> tupl
 
 
 def _share_right(log_probs: Tensor, question: Question) -> float:
-    likeliest: list[int] = log_probs.argmax(-1).tolist()
+    likeliest = log_probs.argmax(-1).tolist()
     right: list[bool] = [
         guess == token
         for guess, token, counts in zip(likeliest, question.answer, question.counted, strict=True)
@@ -133,10 +133,15 @@ def _share_right(log_probs: Tensor, question: Question) -> float:
 def _nll(log_probs: Tensor, token_ids: tuple[int, ...]) -> float:
     """Of each token after the first, from what stands at the one before; nats a token."""
     ids = torch.tensor(token_ids[1:], device=log_probs.device)[:, None]
-    return round(-float(log_probs[:-1].gather(1, ids).mean()), 6)
+    return -_rounded(log_probs[:-1].gather(1, ids).mean())
 
 
 def _kl(dense: Tensor, other: Tensor) -> float:
     """From the dense model to another, mean over tokens, nats."""
-    divergence: Tensor = (dense.exp() * (dense - other)).sum(-1).mean()
-    return round(float(divergence), 7)
+    return _rounded((dense.exp() * (dense - other)).sum(-1).mean())
+
+
+def _rounded(scalar: Tensor) -> float:
+    """To seven digits behind the point: what float32 holds, and files stay small."""
+    value: float = scalar.item()
+    return round(value, 7)

@@ -35,9 +35,9 @@ INLINE void fetch(const uint8_t *bytes, int line) {
     _mm_prefetch((const char *)bytes + line * 64, _MM_HINT_T0);
 }
 
-INLINE __m512i channels_of(const int8_t *codes, int group) {
+INLINE __m512i four_channels(const int8_t *codes) {
     int32_t four;
-    memcpy(&four, codes + group * GROUP_CHANNELS, 4);
+    memcpy(&four, codes, GROUP_CHANNELS);
     return _mm512_set1_epi32(four);
 }
 
@@ -53,7 +53,9 @@ INLINE void dot_key_pages(const int ROWS, const int PAGES, int first_row,
             UNROLL
             for (int p = 0; p < PAGES; p++)
                 sums[r][term][p] = _mm512_set1_epi32(query->offsets[term][first_row + r]);
-    for (int group = 0; group < num_groups; group++) {
+    /* One pointer, so that rows are displacements. */
+    const int8_t *codes = query->codes[first_row][0];
+    for (int group = 0; group < num_groups; group++, codes += GROUP_CHANNELS) {
         __m512i keys[4];
         UNROLL
         for (int p = 0; p < PAGES; p++)
@@ -65,7 +67,7 @@ INLINE void dot_key_pages(const int ROWS, const int PAGES, int first_row,
         for (int r = 0; r < ROWS; r++)
             UNROLL
             for (int term = 0; term < 2; term++) {
-                __m512i channels = channels_of(query->codes[first_row + r][term], group);
+                __m512i channels = four_channels(codes + (2 * r + term) * MAX_DIM);
                 UNROLL
                 for (int p = 0; p < PAGES; p++)
                     sums[r][term][p] = add_products(sums[r][term][p], keys[p], channels);

@@ -139,7 +139,7 @@ INLINE void multiply_short_rows(const int ROWS, const int WIDE, const ShortRows 
         BLOCK(3);
         c += 48;
     }
-    if (columns - c >= 32) {
+    if (WIDE > 2 && columns - c >= 32) {
         BLOCK(2);
         c += 32;
     }
@@ -165,8 +165,8 @@ static void multiply_short(int rows, const ShortRows *left, const ShortMatrix *r
         CASE(4, 4)
         CASE(5, 4)
         CASE(6, 4)
-        CASE(7, 3)
-        CASE(8, 3)
+        CASE(7, 2)
+        CASE(8, 2)
     }
 #undef CASE
 }
