@@ -28,8 +28,8 @@ _INT32_MAX = 2**31 - 1
 class _Window(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (
-            "queries", "rotations", "rows", "stretches", "phases", "starts", "counts", "pages",
-            "limits",
+            "queries", "rotations", "rows", "stretches", "phases", "starts", "begins", "ends",
+            "pages", "limits",
         )),
         ("page_stride", ctypes.c_int64),
         ("capacity", ctypes.c_int64),
@@ -44,7 +44,8 @@ _FAULTS = {
     1: ("rows", "a row of the arena, 0 to {capacity} exclusive"),
     2: ("stretches", "the index of a rotation, 0 to {stretches} exclusive"),
     3: ("phases", "0 to 3"),
-    4: ("counts", "1 to 16"),
+    4: ("begins", "0 to 15"),
+    5: ("ends", "above `begins`, and at most 16"),
 }
 
 
@@ -171,7 +172,7 @@ class _Columns:
         self.num_pages = table.num_pages
         self.tensors = {
             name: _checked(f"table.{name}", getattr(table, name), torch.int32, (self.num_pages,))
-            for name in ("rows", "stretches", "phases", "starts", "counts")
+            for name in ("rows", "stretches", "phases", "starts", "begins", "ends")
         }
         self.pointers = tuple(tensor.data_ptr() for tensor in self.tensors.values())
 

@@ -10,7 +10,7 @@ See README.md for the picture. Knows nothing of what codes mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -154,6 +154,14 @@ class Packing:
                     records[:, begin : begin + _SCALE_BYTES] = flat
         return records
 
+    @cached_property
+    def slots_below(self) -> Tensor:
+        """(17, page_nbytes), uint8: the bits of a page that its first 0 to 16 slots lie in."""
+        widths = (
+            tuple(map(tuple, table.tolist())) for table in (self.key_widths, self.value_widths)
+        )
+        return _slots_below(*widths, self.token_scales)
+
     def unpack(self, records: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """What `pack` was given; codes of groups without bits are 0."""
         pages, heads = records.shape[0], self.num_heads
@@ -220,6 +228,34 @@ class Packing:
                     begin, first = begin + nbytes, last
             first_head = last_head
         return runs
+
+
+@lru_cache(maxsize=256)
+def _slots_below(
+    key_widths: tuple[tuple[int, ...], ...], value_widths: tuple[tuple[int, ...], ...],
+    token_scales: bool,
+) -> Tensor:  # fmt: skip
+    """`Packing.slots_below`; most layers of a model are packed alike, and share it."""
+    largest_codes = [
+        (2 ** torch.tensor(widths) - 1).to(torch.uint8).repeat_interleave(GROUP_CHANNELS, 1)
+        for widths in (key_widths, value_widths)
+    ]
+    below = torch.arange(PAGE_TOKENS) < torch.arange(PAGE_TOKENS + 1)[:, None]
+    heads, scales = len(key_widths), None
+    if token_scales:
+        all_ones = below.to(torch.int16).neg().view(torch.float16)
+        scales = all_ones[:, None].expand(-1, heads, -1)
+    packing = Packing(
+        torch.tensor(key_widths, dtype=torch.uint8),
+        torch.tensor(value_widths, dtype=torch.uint8),
+        token_scales,
+    )
+    return packing.pack(
+        largest_codes[0][None, :, None] * below[:, None, :, None],
+        largest_codes[1][None, :, :, None] * below[:, None, None],
+        scales,
+        scales,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,17 @@
 
 A stretch is up to four consecutive pages of one segment. Keys are rotated by their offset in their
 stretch alone, so a query is turned once a stretch, and moving a segment changes integers only.
+
+A segment need not begin at a page's first slot, nor end at its last: the slots before and behind it
+are another segment's, which has an entry of its own with the same row. Its first stretch then
+begins as many positions before it as slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +21,22 @@ from agentmem.kernels.packing import PAGE_TOKENS
 
 PAGES_PER_STRETCH = 4
 STRETCH_TOKENS = PAGES_PER_STRETCH * PAGE_TOKENS
+
+
+class PlacedSegment(NamedTuple):
+    """A segment in a window.
+
+    Args:
+        start: position of its first token.
+        num_tokens: how many.
+        rows: of the arena, page by page.
+        first_slot: slot of its first token in its first page.
+    """
+
+    start: int
+    num_tokens: int
+    rows: Sequence[int]
+    first_slot: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,46 +49,49 @@ class PageTable:
         rows: (P,): row of the arena.
         stretches: (P,): index of the page's stretch, ascending.
         phases: (P,): index of the page in its stretch, 0 to 3.
-        starts: (P,): position of the page's first token.
-        counts: (P,): tokens in it, 1 to 16.
-        stretch_starts: (S,), int64: position of each stretch's first token.
+        starts: (P,): position of the page's slot 0, whosesoever it is; it may be negative.
+        begins: (P,): the entry's first slot.
+        ends: (P,): the slot after its last.
+        stretch_starts: (S,), int64: position of each stretch's first slot.
     """
 
     rows: Tensor
     stretches: Tensor
     phases: Tensor
     starts: Tensor
-    counts: Tensor
+    begins: Tensor
+    ends: Tensor
     stretch_starts: Tensor
 
     @staticmethod
     def of_segments(
-        segments: list[tuple[int, int, list[int]]], device: torch.device | None = None
+        segments: Sequence[PlacedSegment], device: torch.device | None = None
     ) -> PageTable:
-        """A table of whole segments.
-
-        Args:
-            segments: position of the first token, number of tokens and rows of each.
-        """
-        rows, stretches, phases, starts, counts, stretch_starts = [], [], [], [], [], []
-        for start, num_tokens, segment_rows in segments:
-            for page, row in enumerate(segment_rows):
+        """A table of whole segments."""
+        entries: list[tuple[int, int, int, int, int, int]] = []
+        stretch_starts: list[int] = []
+        for segment in segments:
+            slot_zero = segment.start - segment.first_slot
+            end = segment.first_slot + segment.num_tokens
+            for page, row in enumerate(segment.rows):
+                passed = page * PAGE_TOKENS
                 phase = page % PAGES_PER_STRETCH
                 if phase == 0:
-                    stretch_starts.append(start + page * PAGE_TOKENS)
-                rows.append(row)
-                stretches.append(len(stretch_starts) - 1)
-                phases.append(phase)
-                starts.append(start + page * PAGE_TOKENS)
-                counts.append(min(PAGE_TOKENS, num_tokens - page * PAGE_TOKENS))
-        columns = torch.tensor([rows, stretches, phases, starts, counts], dtype=torch.int32)
-        columns = columns.view(5, len(rows)).to(device)
+                    stretch_starts.append(slot_zero + passed)
+                begin = 0 if page else segment.first_slot
+                last = min(PAGE_TOKENS, end - passed)
+                entries.append(
+                    (row, len(stretch_starts) - 1, phase, slot_zero + passed, begin, last)
+                )
+        columns = torch.tensor(entries, dtype=torch.int32).view(-1, 6).T.contiguous().to(device)
+        rows, stretches, phases, starts, begins, ends = columns.unbind()
         return PageTable(
-            rows=columns[0],
-            stretches=columns[1],
-            phases=columns[2],
-            starts=columns[3],
-            counts=columns[4],
+            rows=rows,
+            stretches=stretches,
+            phases=phases,
+            starts=starts,
+            begins=begins,
+            ends=ends,
             stretch_starts=torch.tensor(stretch_starts, dtype=torch.int64, device=device),
         )
 
@@ -78,18 +102,18 @@ class PageTable:
 
     @property
     def num_slots(self) -> int:
-        """Token slots, padding included: 16 a page."""
+        """Token slots, those of others included: 16 a page."""
         return self.num_pages * PAGE_TOKENS
 
     def positions(self) -> Tensor:
-        """(P, 16), int64: position of each slot, padding included."""
+        """(P, 16), int64: position of each slot, those that are not the entry's included."""
         slots = torch.arange(PAGE_TOKENS, device=self.rows.device)
         return self.starts.long()[:, None] + slots
 
     def filled(self) -> Tensor:
-        """(P, 16), bool: which slots hold a token."""
+        """(P, 16), bool: which slots are the entry's."""
         slots = torch.arange(PAGE_TOKENS, device=self.rows.device)
-        return slots < self.counts[:, None]
+        return (slots >= self.begins[:, None]) & (slots < self.ends[:, None])
 
     def visible(self, limits: Tensor) -> Tensor:
         """(R, P * 16), bool: which slots each query row may see.
@@ -116,7 +140,8 @@ class PageTable:
                     self.stretches[pages],
                     self.phases[pages],
                     self.starts[pages],
-                    self.counts[pages],
+                    self.begins[pages],
+                    self.ends[pages],
                     self.stretch_starts,
                 ),
                 pages,

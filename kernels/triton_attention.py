@@ -41,9 +41,10 @@ _MERGED_CHANNELS = 128
 @jit
 def _attend_kernel(
     queries_ptr: tl.tensor, rotations_ptr: tl.tensor, stretch_pages_ptr: tl.tensor,
-    rows_ptr: tl.tensor, starts_ptr: tl.tensor, counts_ptr: tl.tensor, pages_ptr: tl.tensor,
-    scales_ptr: tl.tensor, key_groups_ptr: tl.tensor, key_scale_begins_ptr: tl.tensor,
-    key_levels_ptr: tl.tensor, transform_ptr: tl.tensor, center_ptr: tl.tensor,
+    rows_ptr: tl.tensor, starts_ptr: tl.tensor, begins_ptr: tl.tensor, ends_ptr: tl.tensor,
+    pages_ptr: tl.tensor, scales_ptr: tl.tensor, key_groups_ptr: tl.tensor,
+    key_scale_begins_ptr: tl.tensor, key_levels_ptr: tl.tensor, transform_ptr: tl.tensor,
+    center_ptr: tl.tensor,
     factors_ptr: tl.tensor, limits_ptr: tl.tensor, value_groups_ptr: tl.tensor,
     value_scale_begins_ptr: tl.tensor, value_levels_ptr: tl.tensor, outputs_ptr: tl.tensor,
     log_sum_exp_ptr: tl.tensor, softcap: tl.tensor, num_rows: tl.tensor, page_words: tl.tensor,
@@ -98,15 +99,16 @@ def _attend_kernel(
                     phase * 16, num_channels, HEAD_DIM, BLOCK_DIM, STEP, LANES, TOKENS,
                 )  # fmt: skip
             for one in range(0, tl.minimum(num_members, last - first)):
-                begin, start, count, page = tile_pages(
-                    first + one, phase, last, stretch_pages_ptr, rows_ptr, starts_ptr, counts_ptr,
-                    page_words, PAGES,
+                begin, start, first_slot, end_slot, page = tile_pages(
+                    first + one, phase, last, stretch_pages_ptr, rows_ptr, starts_ptr, begins_ptr,
+                    ends_ptr, page_words, PAGES,
                 )  # fmt: skip
                 # Read anew for every tile, the stride being 0: kept, they fill the registers.
                 key_groups = tl.load(key_groups_ptr + one * groups_stride)
                 logits = tile_logits(
                     asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_groups, begin,
-                    start, count, page, member == one, lengths, low, high, factor, center_factor,
+                    start, first_slot, end_slot, page, member == one, lengths, low, high, factor,
+                    center_factor,
                     softcap, GROUPS, PAGES, KEY_PLANES, SCALED, CENTERED, CAPPED,
                 )  # fmt: skip
                 raised = tl.maximum(maximum, tl.max(logits, 1))

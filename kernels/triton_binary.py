@@ -31,8 +31,9 @@ _BINARY = 1
 @jit
 def _binary_kernel(
     queries_ptr: tl.tensor, rotations_ptr: tl.tensor, stretch_pages_ptr: tl.tensor,
-    rows_ptr: tl.tensor, starts_ptr: tl.tensor, counts_ptr: tl.tensor, pages_ptr: tl.tensor,
-    scales_ptr: tl.tensor, key_groups_ptr: tl.tensor, key_scale_begins_ptr: tl.tensor,
+    rows_ptr: tl.tensor, starts_ptr: tl.tensor, begins_ptr: tl.tensor, ends_ptr: tl.tensor,
+    pages_ptr: tl.tensor, scales_ptr: tl.tensor, key_groups_ptr: tl.tensor,
+    key_scale_begins_ptr: tl.tensor,
     transform_ptr: tl.tensor, scores_ptr: tl.tensor, num_rows: tl.tensor, page_words: tl.tensor,
     num_stretches: tl.tensor, transform_stride: tl.tensor, num_channels: tl.tensor,
     num_phases: tl.tensor, num_members: tl.tensor, num_pages: tl.tensor, HEAD_DIM: tl.constexpr,
@@ -63,11 +64,12 @@ def _binary_kernel(
     half = tl.arange(0, 2)
     for phase in range(0, num_phases):
         for one in range(0, tl.minimum(num_members, num_stretches - first)):
-            begin, _, count, page = tile_pages(
+            begin, _, first_slot, end_slot, page = tile_pages(
                 first + one, phase, num_stretches, stretch_pages_ptr, rows_ptr, starts_ptr,
-                counts_ptr, page_words, 1,
+                begins_ptr, ends_ptr, page_words, 1,
             )  # fmt: skip
-            page_begin, index, number = tl.max(begin, 0), tl.max(page, 0), tl.max(count, 0)
+            page_begin, index = tl.max(begin, 0), tl.max(page, 0)
+            begin_slot, last_slot = tl.max(first_slot, 0), tl.max(end_slot, 0)
             place = pages_ptr + page_begin + (groups >> 4)[:, None] + half[None, :]
             has = ((groups & 15) != 0)[:, None] & (half >= 0)[None, :]
             words = tl.load(place, mask=has, other=0)
@@ -81,7 +83,7 @@ def _binary_kernel(
                 for later in tl.static_range(2):
                     number_differ = (sums >> (16 * later)) & 0xFFFF
                     slot = half * 8 + nibble + 4 * later
-                    filled = slot < number
+                    filled = (slot >= begin_slot) & (slot < last_slot)
                     scale = tl.load(scales_ptr + page_begin * 2 + slot, mask=filled, other=0.0).to(
                         tl.float32
                     )
@@ -123,9 +125,9 @@ def binary_scores(
     batch = constants["LANES"] // constants["ROWS"]
     scores = torch.empty((heads, num_rows, table.num_pages), device=pages.device)
     names = ("queries_ptr", "rotations_ptr", "stretch_pages_ptr", "rows_ptr", "starts_ptr",
-             "counts_ptr", "pages_ptr", "scales_ptr", "key_groups_ptr", "key_scale_begins_ptr",
-             "transform_ptr", "num_rows", "page_words", "num_stretches", "transform_stride",
-             "num_channels", "num_phases")  # fmt: skip
+             "begins_ptr", "ends_ptr", "pages_ptr", "scales_ptr", "key_groups_ptr",
+             "key_scale_begins_ptr", "transform_ptr", "num_rows", "page_words",
+             "num_stretches", "transform_stride", "num_channels", "num_phases")  # fmt: skip
     triton_launch.launch(
         _binary_kernel,
         (-(-arguments["num_stretches"] // batch), -(-num_rows // constants["ROWS"]), heads),

@@ -66,7 +66,7 @@ def _rounded_up(number: tl.tensor) -> tl.tensor:
 def _page_bounds_kernel(
     pages_ptr: tl.tensor, scales_ptr: tl.tensor, groups_ptr: tl.tensor,
     scale_begins_ptr: tl.tensor, levels_ptr: tl.tensor, weights_ptr: tl.tensor,
-    counts_ptr: tl.tensor, middles_ptr: tl.tensor, sizes_ptr: tl.tensor, page_words: tl.tensor,
+    slots_ptr: tl.tensor, middles_ptr: tl.tensor, sizes_ptr: tl.tensor, page_words: tl.tensor,
     BLOCK_DIM: tl.constexpr, PLANES: tl.constexpr, SCALED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Middle and radius of one page and head. Grid: (pages, H)."""
@@ -78,7 +78,7 @@ def _page_bounds_kernel(
     groups = tl.load(groups_ptr + head * GROUPS + tl.arange(0, GROUPS))
     words = code_words(pages_ptr, begin, groups, page >= 0, PLANES)
     keys = key_tile(levels_of(words, groups, levels_ptr, PLANES), GROUPS, 16).to(tl.float32)
-    filled = (token < tl.load(counts_ptr + tl.program_id(0)))[None, :]
+    filled = ((tl.load(slots_ptr + tl.program_id(0)) >> token) & 1 > 0)[None, :]
     if SCALED:
         scales = token_scales(scales_ptr + tl.load(scale_begins_ptr + head), begin, page, 1)
         keys = keys * tl.where(filled, scales[None, :], 0.0)
@@ -101,7 +101,8 @@ def _page_bounds_kernel(
 @jit
 def _logit_bounds_kernel(
     queries_ptr: tl.tensor, rotations_ptr: tl.tensor, stretch_pages_ptr: tl.tensor,
-    rows_ptr: tl.tensor, starts_ptr: tl.tensor, counts_ptr: tl.tensor, transform_ptr: tl.tensor,
+    rows_ptr: tl.tensor, starts_ptr: tl.tensor, begins_ptr: tl.tensor, ends_ptr: tl.tensor,
+    transform_ptr: tl.tensor,
     center_ptr: tl.tensor, factors_ptr: tl.tensor, limits_ptr: tl.tensor, weights_ptr: tl.tensor,
     middles_ptr: tl.tensor, sizes_ptr: tl.tensor, bounds_ptr: tl.tensor, slack: tl.tensor,
     num_rows: tl.tensor, num_stretches: tl.tensor, transform_stride: tl.tensor,
@@ -141,19 +142,19 @@ def _logit_bounds_kernel(
                 phase * 16, num_channels, HEAD_DIM, BLOCK_DIM, STEP, LANES, 16,
             )  # fmt: skip
         for one in range(0, tl.minimum(num_members, num_stretches - first)):
-            row, start, count, page = tile_pages(
+            row, start, begin, end, page = tile_pages(
                 first + one, phase, num_stretches, stretch_pages_ptr, rows_ptr, starts_ptr,
-                counts_ptr, 1, 1,
+                begins_ptr, ends_ptr, 1, 1,
             )  # fmt: skip
             place = tl.max(row, 0) * tl.num_programs(2) + head
             middle = tl.load(middles_ptr + place * BLOCK_DIM + channel).to(tl.float32)
             step = tl.load(sizes_ptr + place * 2).to(tl.float32)
             radius = tl.load(sizes_ptr + place * 2 + 1).to(tl.float32)
             bound = tl.sum(asked * middle[None, :], 1) * step + reach * radius
-            begin, number = tl.max(start, 0), tl.max(count, 0)
-            position = (begin + token)[None, :]
+            zero, first_slot, end_slot = tl.max(start, 0), tl.max(begin, 0), tl.max(end, 0)
+            position = (zero + token)[None, :]
             seen = (position >= low[:, None]) & (position < high[:, None])
-            seen = seen & (token < number)[None, :]
+            seen = seen & ((token >= first_slot) & (token < end_slot))[None, :]
             highest = tl.max(tl.where(seen, off_center, float("-inf")), 1)
             index = tl.max(page, 0)
             target = (head.to(tl.int64) * num_rows + rows) * num_pages + index
@@ -161,12 +162,12 @@ def _logit_bounds_kernel(
             tl.store(bounds_ptr + target, (bound * factor + highest) * lengths, mask=exists)
 
 
-def page_bounds(pages: Tensor, counts: Tensor, layer: PackedLayer) -> PageBounds:
+def page_bounds(pages: Tensor, slots: Tensor, layer: PackedLayer) -> PageBounds:
     """What to keep of pages, made when they are encoded.
 
     Args:
         pages: (N, page_nbytes), uint8.
-        counts: (N,), int32: tokens of each.
+        slots: (N,), int32: bit t of each is 1 where slot t holds a token, whosesoever it is.
         layer: what they hold.
     """
     tables = layer_tables(layer, pages.device)
@@ -186,7 +187,7 @@ def page_bounds(pages: Tensor, counts: Tensor, layer: PackedLayer) -> PageBounds
             "scale_begins_ptr": tables.keys.scale_begins,
             "levels_ptr": tables.keys.levels,
             "weights_ptr": tables.channel_weights,
-            "counts_ptr": counts,
+            "slots_ptr": slots,
             "middles_ptr": middles,
             "sizes_ptr": sizes,
             "page_words": pages.shape[1] // 4,
@@ -227,8 +228,9 @@ def logit_bounds(
     found = torch.empty((heads, num_rows, table.num_pages), device=queries.device)
     batch = constants["LANES"] // constants["ROWS"]
     names = ("queries_ptr", "rotations_ptr", "stretch_pages_ptr", "rows_ptr", "starts_ptr",
-             "counts_ptr", "transform_ptr", "center_ptr", "factors_ptr", "limits_ptr", "num_rows",
-             "num_stretches", "transform_stride", "num_channels", "num_phases")  # fmt: skip
+             "begins_ptr", "ends_ptr", "transform_ptr", "center_ptr", "factors_ptr",
+             "limits_ptr", "num_rows", "num_stretches", "transform_stride", "num_channels",
+             "num_phases")  # fmt: skip
     triton_launch.launch(
         _logit_bounds_kernel,
         (-(-arguments["num_stretches"] // batch), -(-num_rows // constants["ROWS"]), heads),

@@ -145,10 +145,14 @@ def center_products(
 @jit
 def tile_pages(
     stretch: tl.tensor, phase: tl.tensor, num_stretches: tl.tensor, stretch_pages_ptr: tl.tensor,
-    rows_ptr: tl.tensor, starts_ptr: tl.tensor, counts_ptr: tl.tensor, page_words: tl.tensor,
+    rows_ptr: tl.tensor, starts_ptr: tl.tensor, begins_ptr: tl.tensor,
+    ends_ptr: tl.tensor, page_words: tl.tensor,
     PAGES: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
-    """First word, first position, tokens, and index in the table (-1: none): each (PAGES,)."""
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    """First word, position of slot 0, first slot, end of the slots, index in the table (-1: none).
+
+    Each is (PAGES,).
+    """
     lane = tl.arange(0, PAGES)
     place = stretch_pages_ptr + stretch * 4 + phase + lane
     page = tl.load(place, mask=(stretch + lane * 0) < num_stretches, other=-1)
@@ -156,8 +160,9 @@ def tile_pages(
     # int64: an arena is larger than 2 ** 31 words sooner than one thinks.
     begin = tl.load(rows_ptr + page, mask=there, other=0).to(tl.int64) * page_words
     start = tl.load(starts_ptr + page, mask=there, other=0)
-    count = tl.load(counts_ptr + page, mask=there, other=0)
-    return begin, start, count, page
+    first_slot = tl.load(begins_ptr + page, mask=there, other=0)
+    end_slot = tl.load(ends_ptr + page, mask=there, other=0)
+    return begin, start, first_slot, end_slot, page
 
 
 @jit
@@ -180,7 +185,8 @@ def token_scales(
 def tile_logits(
     asked: tl.tensor, off_center: tl.tensor, pages_ptr: tl.tensor, scales_ptr: tl.tensor,
     levels_ptr: tl.tensor, groups: tl.tensor, begin: tl.tensor,
-    start: tl.tensor, count: tl.tensor, page: tl.tensor, asks_here: tl.tensor, lengths: tl.tensor,
+    start: tl.tensor, first_slot: tl.tensor, end_slot: tl.tensor, page: tl.tensor,
+    asks_here: tl.tensor, lengths: tl.tensor,
     low: tl.tensor, high: tl.tensor, factor: tl.tensor, center_factor: tl.tensor,
     softcap: tl.tensor, GROUPS: tl.constexpr, PAGES: tl.constexpr, PLANES: tl.constexpr,
     SCALED: tl.constexpr, CENTERED: tl.constexpr, CAPPED: tl.constexpr,
@@ -206,9 +212,10 @@ def tile_logits(
         # tanh(x) = 1 - 2 / (exp(2x) + 1), which is right at infinity too.
         logits = softcap * (1.0 - 2.0 / (tl.exp(2.0 * logits / softcap) + 1.0))
     token = tl.arange(0, 16)
-    # A slot beyond the page's tokens stands where nobody looks.
+    # Slots of nobody, and of other segments, stand where nobody looks.
     position = start[:, None] + token[None, :]
-    position = tl.where(token[None, :] < count[:, None], position, -(2**31))
+    mine = (token[None, :] >= first_slot[:, None]) & (token[None, :] < end_slot[:, None])
+    position = tl.where(mine, position, -(2**31))
     position = tl.reshape(position, (PAGES * 16,))[None, :]
     visible = (position >= low[:, None]) & (position < high[:, None])
     return tl.where(visible & asks_here[:, None], logits, float("-inf"))
@@ -236,7 +243,8 @@ def logits_arguments(
         "stretch_pages_ptr": stretch_pages,
         "rows_ptr": table.rows,
         "starts_ptr": table.starts,
-        "counts_ptr": table.counts,
+        "begins_ptr": table.begins,
+        "ends_ptr": table.ends,
         "pages_ptr": pages.view(torch.int32),
         "scales_ptr": pages.view(torch.float16),
         "key_groups_ptr": tables.keys.groups,

@@ -54,13 +54,15 @@ def _check(table: PageTable) -> _Checked:
     )
     if not table.num_pages:
         return _Checked(stretch_pages, 0)
-    columns = torch.stack((table.rows, table.stretches, table.phases, table.counts))
+    lengths = table.ends - table.begins
+    columns = torch.stack((table.rows, table.stretches, table.phases, table.begins, lengths))
     lowest, highest = torch.stack(columns.aminmax(dim=1)).tolist()
     bounds = (
         ("rows", 0, 2**31 - 1),
         ("stretches", 0, num_stretches - 1),
         ("phases", 0, PAGES_PER_STRETCH - 1),
-        ("counts", 1, PAGE_TOKENS),
+        ("begins", 0, PAGE_TOKENS - 1),
+        ("ends - begins", 1, PAGE_TOKENS),
     )
     for (name, least, most), low, high in zip(bounds, lowest, highest, strict=True):
         if low < least or high > most:

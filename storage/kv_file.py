@@ -31,7 +31,7 @@ from agentmem.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, 
 from agentmem.storage.kv_record import KVRecord
 from agentmem.storage.new_file import new_file, write_all
 
-_VERSION = 1
+_VERSION = 2
 _MAGIC = b"AGMEMKV\n"
 _PREFIX = struct.Struct("<8sQ32s")
 _ALIGNMENT = 64
@@ -79,6 +79,7 @@ class RecordFile:
                 "token_ids": record.token_ids,
                 "context": record.context,
                 "content_hash": record.content_hash,
+                "first_slot": record.first_slot,
                 "layers": [
                     [*layer.shape, hashlib.sha256(_bytes(layer)).hexdigest()]
                     for layer in self._layers
@@ -137,6 +138,7 @@ def read_record(path: Path, key: int | str, owner: Owner) -> KVRecord:
             context=tuple(header["context"]),
             layers=_read_layers(fd, path, header["layers"], begin),
             content_hash=header["content_hash"],
+            first_slot=header["first_slot"],
         )
     except OSError as error:
         raise _read_error(path, error) from error

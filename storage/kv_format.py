@@ -1,7 +1,8 @@
 """How keys and values of pages are encoded: the interface every format fills in.
 
-A page holds 16 tokens of one segment in one layer, as one byte record; a segment's last page is
-padded with zeros. Keys come in pair order, rotated by their offset in their stretch of four pages.
+A page holds 16 tokens in one layer, as one byte record; what a segment leaves free of its first and
+last page may be another's, where the format says which bits are whose. Keys come in pair order,
+rotated by their offset in their stretch of four pages.
 
 A format needs `layer`, which gives a codec for one layer; a codec needs `encode` and `decode`.
 Attention over decoded tiles comes with the base class, and formats with kernels of their own
@@ -45,6 +46,9 @@ class LayerCodec(ABC):
 
     page_nbytes: int
     """Bytes of one page's record."""
+    slots_below: Tensor | None = None
+    """(17, page_nbytes), uint8: the bits that the first 0 to 16 slots lie in; None: pages are not
+    shared."""
 
     def __init__(self, shape: LayerShape) -> None:
         self.shape = shape
@@ -135,9 +139,9 @@ class Format(ABC):
         """
 
 
-def num_pages_for(num_tokens: int) -> int:
-    """Pages a segment of so many tokens takes."""
-    return -(-num_tokens // PAGE_TOKENS)
+def num_pages_for(num_tokens: int, first_slot: int = 0) -> int:
+    """Pages that so many tokens lie in, the first of them in a slot of the first page."""
+    return -(-(first_slot + num_tokens) // PAGE_TOKENS)
 
 
 def phases_of(num_pages: int, device: torch.device | None = None) -> Tensor:
@@ -145,16 +149,17 @@ def phases_of(num_pages: int, device: torch.device | None = None) -> Tensor:
     return torch.arange(num_pages, dtype=torch.int32, device=device) % PAGES_PER_STRETCH
 
 
-def pad_to_pages(states: Tensor) -> Tensor:
-    """Cut tokens into pages, the last padded with zeros.
+def pad_to_pages(states: Tensor, first_slot: int = 0) -> Tensor:
+    """Cut tokens into pages, slots before the first and behind the last filled with zeros.
 
     Args:
         states: (num_kv_heads, num_tokens, head_dim).
+        first_slot: of the first token in the first page.
 
     Returns:
         (num_pages, num_kv_heads, 16, head_dim).
     """
-    missing = -states.shape[1] % PAGE_TOKENS
-    padded = torch.nn.functional.pad(states, (0, 0, 0, missing)) if missing else states
+    missing = -(first_slot + states.shape[1]) % PAGE_TOKENS
+    padded = torch.nn.functional.pad(states, (0, 0, first_slot, missing))
     heads, _, head_dim = padded.shape
     return padded.reshape(heads, -1, PAGE_TOKENS, head_dim).transpose(0, 1)

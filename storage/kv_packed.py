@@ -29,6 +29,7 @@ class PackedCodec(LayerCodec):
         self.name = name
         self.layer = layer
         self.page_nbytes = layer.packing.page_nbytes
+        self.slots_below = layer.packing.slots_below
 
     def encode(self, keys: Tensor, values: Tensor, phases: Tensor) -> Tensor:
         """Quantize and pack.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from agentmem.errors import StoreCorrupt, Unsupported
+from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.storage.kv_arena import PageArena
 from agentmem.storage.kv_format import num_pages_for
 
@@ -28,6 +29,8 @@ class KVRecord:
         token_ids: the segment's tokens.
         context: content hashes of what was in the window when it was computed, in order.
         layers: for each layer (num_pages, page_nbytes), uint8.
+        first_slot: of the first token in the first page; pages are a ring, and the last tokens may
+            lie before it.
         content_hash: of `token_ids`.
     """
 
@@ -37,6 +40,7 @@ class KVRecord:
     context: tuple[str, ...]
     layers: tuple[Tensor, ...] = field(repr=False)
     content_hash: str
+    first_slot: int = 0
 
     @property
     def num_tokens(self) -> int:
@@ -74,6 +78,8 @@ class KVRecord:
                 f"The KV record has {self.num_tokens} tokens and {len(self.layers)} layers: "
                 f"expected some tokens and {len(arena.codecs)} layers."
             )
+        if not 0 <= self.first_slot < PAGE_TOKENS:
+            raise StoreCorrupt(f"The KV record begins at slot {self.first_slot} of a page.")
         num_pages = num_pages_for(self.num_tokens)
         for index, (pages, codec) in enumerate(zip(self.layers, arena.codecs, strict=True)):
             expected = (num_pages, codec.page_nbytes)

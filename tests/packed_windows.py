@@ -1,7 +1,8 @@
 """Random packed layers and windows, and plain attention over the same tokens in float64.
 
 For every implementation of `kernels.packed`: windows are awkward on purpose. Their rows are
-scattered over an arena whose other rows are NaN, and padding holds large numbers.
+scattered over an arena whose other rows are NaN, segments begin at any slot of a page and share
+pages, and slots of nobody hold large numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from agentmem.kernels import packed
 from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import Packing
-from agentmem.kernels.page_table import PageTable
+from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 
 ALL_WIDTHS = tuple(range(9))
@@ -113,7 +114,7 @@ class PackedWindow:
     """Segments of one layer in an arena, and what they are decoded to.
 
     Args:
-        segments: position of the first token, number of tokens and rows of each, as in the table.
+        segments: as in the table.
         frequencies: (D / 2,), float64.
         rotations: (stretches, D / 2), complex64: what turns queries back.
         keys: (H, T, D), float64: of every token, rotated to its position.
@@ -125,7 +126,7 @@ class PackedWindow:
     layer: PackedLayer
     table: PageTable
     pages: Tensor
-    segments: list[tuple[int, int, list[int]]]
+    segments: list[PlacedSegment]
     frequencies: Tensor
     rotations: Tensor
     keys: Tensor
@@ -150,44 +151,61 @@ class PackedWindow:
 
 
 def packed_window(
-    layer: PackedLayer, lengths: Sequence[int], *, seed: int = 0, first: int = 0
+    layer: PackedLayer,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    first: int = 0,
+    first_slots: Sequence[int | None] = (0, None, None, 5),
 ) -> PackedWindow:
     """Segments of random tokens with gaps between them, not in order of position.
 
     Args:
         lengths: tokens of each segment.
         first: lowest position.
+        first_slots: of the segments in turn; None: where the one before ended, in the same page.
     """
     generator = torch.Generator().manual_seed(seed)
     gaps = torch.randint(0, 50, (len(lengths),), generator=generator)
     starts = first + gaps.cumsum(0) + torch.tensor([0, *lengths[:-1]]).cumsum(0)
     order = torch.randperm(len(lengths), generator=generator).tolist()
-    capacity = sum(-(-length // 16) for length in lengths) + 3
+    capacity = sum(-(-(15 + length) // 16) for length in lengths) + 3
     rows = torch.randperm(capacity, generator=generator).tolist()
     head_dim = layer.packing.head_dim
     frequencies = 10_000.0 ** -torch.linspace(0, 1, head_dim // 2, dtype=torch.float64)
     # Rows that belong to nobody must never be read: as scales their bytes are NaN.
     arena = torch.full((capacity, layer.packing.page_nbytes), 255, dtype=torch.uint8)
-    segments: list[tuple[int, int, list[int]]] = []
+    segments: list[PlacedSegment] = []
     slots, keys, values, positions = [], [], [], []
     num_slots = 0
     for start, length in ((int(starts[index]), lengths[index]) for index in order):
-        count = -(-length // 16)
-        mine, rows = rows[:count], rows[count:]
+        slot = first_slots[len(segments) % len(first_slots)]
+        before = segments[-1] if segments else PlacedSegment(0, 0, [])
+        first_slot = (before.first_slot + before.num_tokens) % 16 if slot is None else slot
+        count = -(-(first_slot + length) // 16)
+        shared = [before.rows[-1]] if slot is None and first_slot else []
+        mine, rows = shared + rows[: count - len(shared)], rows[count - len(shared) :]
         new_keys, new_values, phases = random_states(layer, count, seed=seed + len(segments))
-        for padding in (part[-1, :, length % 16 or 16 :] for part in (new_keys, new_values)):
+        for padding in (
+            part[-1, :, (first_slot + length) % 16 or 16 :] for part in (new_keys, new_values)
+        ):
             padding *= 50
-        arena[mine] = packed.encode(new_keys, new_values, phases, layer)
+        encoded = packed.encode(new_keys, new_values, phases, layer)
+        if shared:
+            others = layer.packing.slots_below[first_slot]
+            encoded[0] = (arena[shared[0]] & others) | (encoded[0] & ~others)
+        arena[mine] = encoded
+        mine_alone = slice(first_slot, first_slot + length)
         local, decoded = (
-            states.double().transpose(0, 1).flatten(1, 2)[:, :length]
-            for states in packed.decode(arena[mine], phases, layer)
+            states.double().transpose(0, 1).flatten(1, 2)[:, mine_alone]
+            for states in packed.decode(encoded, phases, layer)
         )
-        tokens = torch.arange(length)
-        keys.append(_turned(local, start + tokens // 64 * 64, frequencies))
+        places = first_slot + torch.arange(length)
+        keys.append(_turned(local, start - first_slot + places // 64 * 64, frequencies))
         values.append(decoded)
-        positions.append(start + tokens)
-        slots.append(num_slots + tokens)
-        segments.append((start, length, mine))
+        positions.append(start + torch.arange(length))
+        slots.append(num_slots + places)
+        segments.append(PlacedSegment(start, length, mine, first_slot))
         num_slots += count * 16
     table = PageTable.of_segments(segments)
     return PackedWindow(

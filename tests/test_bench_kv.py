@@ -92,9 +92,9 @@ def test_bytes_are_those_of_packed_segments_with_scales_and_padding(
 ) -> None:
     packed = SegmentContext(read_context(attached, context), "q8")
     # Two heads of 16 channels in two layers: a code for each channel and an fp16 scale for each
-    # head, of keys and of values; pages of 16 tokens for 20, 8 and 33 of them.
+    # head, of keys and of values; four pages of 16 tokens for the 61 of three segments.
     of_slot = 2 * 2 * 2 * (16 + 2)
-    assert packed.packed_bytes == of_slot * 16 * (2 + 1 + 3)
+    assert packed.packed_bytes == of_slot * 16 * 4
     assert (packed.packed_tokens, packed.dense_tokens) == (61, 68)
     assert packed.prefill_seconds > 0
 

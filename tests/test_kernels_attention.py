@@ -16,7 +16,7 @@ from agentmem.kernels.attention import (
     probabilities,
     turned_queries,
 )
-from agentmem.kernels.page_table import PageTable
+from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 
 CPU = torch.device("cpu")
@@ -166,10 +166,16 @@ def test_probabilities_are_shares_of_what_each_row_saw() -> None:
 
 @pytest.mark.parametrize("part", [slice(0, 3), slice(3, 7), slice(6, 7), slice(0, 7)])
 def test_queries_are_turned_once_for_each_stretch_of_a_table(part: slice) -> None:
-    whole = PageTable.of_segments([(100, 70, [7, 2, 9, 4, 0]), (0, 16, [1]), (900, 3, [8])])
+    whole = PageTable.of_segments(
+        [
+            PlacedSegment(100, 70, [7, 2, 9, 4, 0]),
+            PlacedSegment(0, 16, [1]),
+            PlacedSegment(900, 3, [8], 9),
+        ]
+    )
     table = PageTable(
         whole.rows[part], whole.stretches[part], whole.phases[part], whole.starts[part],
-        whole.counts[part], whole.stretch_starts,
+        whole.begins[part], whole.ends[part], whole.stretch_starts,
     )  # fmt: skip
     frequencies = torch.tensor([1.0, 0.01, 0.0], dtype=torch.float64)
     rotations = unit_rotations(whole.stretch_starts, frequencies, inverse=True)
@@ -193,7 +199,7 @@ def test_products_of_pages_are_those_of_their_queries_and_keys() -> None:
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_logits_are_capped_and_then_masked(softcap: float | None) -> None:
-    table = PageTable.of_segments([(10, 20, [0, 1]), (50, 4, [2])])
+    table = PageTable.of_segments([PlacedSegment(10, 20, [0, 1]), PlacedSegment(50, 4, [2], 3)])
     products = torch.randn(3, 2, 2, 16) * 10
     limits = torch.tensor([[0, 29], [15, 52]], dtype=torch.int32)
     logits = masked_logits(products.clone(), table, limits, softcap)

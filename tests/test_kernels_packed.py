@@ -225,8 +225,8 @@ def test_neither_the_order_of_segments_nor_their_rows_matter(frame: str) -> None
     moved[place] = window.pages
     table = PageTable.of_segments(
         [
-            (start, num_tokens, [place[row] for row in rows])
-            for start, num_tokens, rows in reversed(window.segments)
+            segment._replace(rows=[place[row] for row in segment.rows])
+            for segment in reversed(window.segments)
         ]
     )
     rotations = unit_rotations(table.stretch_starts, window.frequencies, inverse=True)

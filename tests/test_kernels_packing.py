@@ -138,6 +138,30 @@ def test_sections_follow_each_other_and_fill_the_page(packing: Packing) -> None:
     assert end % 8 == 0, "every group fills whole 64-bit words"
 
 
+@settings(deadline=None, max_examples=40)
+@given(packing=packings(), seed=st.integers(0, 1000), num_slots=st.integers(0, 16))
+def test_the_bits_below_a_slot_are_those_of_the_tokens_below_it(
+    packing: Packing, seed: int, num_slots: int
+) -> None:
+    one_page = random_pages(packing, 2, seed)
+    below = packing.slots_below[num_slots]
+    first, second = packing.pack(*one_page), packing.pack(*random_pages(packing, 2, seed + 1))
+    mixed = packing.unpack((first & below) | (second & ~below))
+    for index, parts in enumerate(
+        zip(mixed, packing.unpack(first), packing.unpack(second), strict=True)
+    ):
+        # Slots are the third axis of keys, and the last of all else; of scales some are NaN.
+        axis = 2 if index == 0 else -1
+        bits = [
+            part.movedim(axis, 0).contiguous().view(torch.uint8)
+            for part in parts
+            if part is not None
+        ]
+        for found, here, there in [bits] if bits else []:
+            assert torch.equal(found[:num_slots], here[:num_slots])
+            assert torch.equal(found[num_slots:], there[num_slots:])
+
+
 def test_a_record_of_hand() -> None:
     """One head of four channels; keys of 3 bits, values of 1."""
     packing = Packing(widths_of([3]), widths_of([1]))

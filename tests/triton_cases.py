@@ -27,7 +27,7 @@ from agentmem.kernels import (
     triton_rows,
 )
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.page_table import PageTable
+from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.triton_launch import INTERPRETED
 from tests.packed_windows import (
     ALL_WIDTHS,
@@ -302,9 +302,10 @@ def test_no_logit_is_above_its_page_bound(frame: str) -> None:
     num_rows = 3
     queries = window.queries(num_rows)
     limits = torch.tensor([[0, 10_000], [60, 90], [0, 0]], dtype=torch.int32)
-    counts = torch.full((pages.shape[0],), 16, dtype=torch.int32, device=DEVICE)
-    counts[table.rows.long()] = table.counts
-    bounds = triton_bounds.page_bounds(pages, counts, window.layer)
+    slots = torch.zeros(pages.shape[0], dtype=torch.int32, device=DEVICE)
+    # A page that two segments share has two entries, and the slots of both.
+    slots.index_add_(0, table.rows.long(), (1 << table.ends) - (1 << table.begins))
+    bounds = triton_bounds.page_bounds(pages, slots, window.layer)
     found = triton_bounds.logit_bounds(
         queries.to(DEVICE), rotations, table, bounds, window.layer, limits.to(DEVICE)
     ).cpu()
@@ -338,7 +339,7 @@ def test_binary_scores_are_products_of_signs(head_dim: int) -> None:
     asked = turned @ layer.query_transform
     signs = codes.float() * 2 - 1
     products = page_products((asked >= 0).float() * 2 - 1, of_page, signs)
-    slots = torch.arange(16) < window.table.counts[:, None]
+    slots = window.table.filled()
     expected = products * scales.float()[:, :, None, :]
     expected = expected.masked_fill(~slots[:, None, None], float("-inf")).amax(-1)
     # A query within rounding of 0 in some channel may have either sign there.
@@ -350,7 +351,7 @@ def test_binary_scores_are_products_of_signs(head_dim: int) -> None:
 def test_a_table_that_points_outside_is_refused() -> None:
     window = packed_window(random_layer(1, 64), [20])
     _, _, pages = moved(window)
-    outside = PageTable.of_segments([(0, 20, [0, pages.shape[0]])], DEVICE)
+    outside = PageTable.of_segments([PlacedSegment(0, 20, [0, pages.shape[0]])], DEVICE)
     queries, limits = window.queries(1).to(DEVICE), window.limits(1).to(DEVICE)
     rotations = window.rotations.to(DEVICE)
     with pytest.raises(ValueError, match="rows of the arena"):

@@ -133,9 +133,9 @@ def check_pages(window: DeviceWindow, queries: Tensor, limits: Tensor) -> dict[s
     target = torch.zeros_like(window.pages)
     triton_rows.scatter_rows(gathered, target, rows)
     keys, values = triton_decode.decode(gathered, window.table.phases, window.layer)
-    counts = torch.zeros(window.pages.shape[0], dtype=torch.int32, device=rows.device)
-    counts[rows.long()] = window.table.counts
-    bounds = triton_bounds.page_bounds(window.pages, counts, window.layer)
+    slots = torch.zeros(window.pages.shape[0], dtype=torch.int32, device=rows.device)
+    slots[rows.long()] = (1 << window.table.ends) - 1
+    bounds = triton_bounds.page_bounds(window.pages, slots, window.layer)
     most = triton_bounds.logit_bounds(
         queries, window.rotations, window.table, bounds, window.layer, limits
     )

@@ -15,7 +15,7 @@ from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import PAGE_TOKENS, Packing
-from agentmem.kernels.page_table import PageTable
+from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 
 FORMATS = ("q8", "q4", "klt", "binary")
@@ -173,7 +173,7 @@ def make_window(
     for length in lengths:
         count = -(-length // PAGE_TOKENS)
         mine, rows = rows[:count], rows[count:]
-        segments.append((position, length, mine))
+        segments.append(PlacedSegment(position, length, mine))
         position += length + 7
     table = PageTable.of_segments(segments)
     drawn = num_pages if with_states else min(num_pages, 64)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.packing import PAGE_TOKENS
-from agentmem.kernels.page_table import PageTable
+from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.storage.kv_arena import Block, PageArena
 
@@ -93,8 +93,8 @@ class WindowView:
                 continue
             table = PageTable.of_segments(
                 [
-                    (resident.start, resident.num_tokens, resident.block.rows)
-                    for _, resident in mine
+                    PlacedSegment(one.start, one.num_tokens, one.block.rows, one.block.first_slot)
+                    for _, one in mine
                 ],
                 device,
             )

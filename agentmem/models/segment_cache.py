@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from agentmem.errors import InvalidInput, SegmentNotFound
+from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import STRETCH_TOKENS
-from agentmem.kernels.rotary import unit_rotations
+from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
-from agentmem.storage.kv_format import num_pages_for, phases_of
+from agentmem.storage.kv_format import num_pages_for, pad_to_pages, phases_of
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_record import KVRecord, hash_tokens
 
@@ -91,7 +92,11 @@ class SegmentCache(TailCache):
         """Bytes held for tokens in the window: codes, scales and padding, open tail included."""
         itemsize = self.attached.dtype.itemsize
         tail = self._tail_length * self.dense_bytes_per_token // 2 * itemsize
-        return tail + sum(resident.block.nbytes for resident in self._residents.values())
+        blocks = [resident.block for resident in self._residents.values()]
+        return tail + sum(
+            arena.nbytes_of(block for block in blocks if block.arena is arena)
+            for arena in dict.fromkeys((self._dense, self._packed))
+        )
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -277,6 +282,7 @@ class SegmentCache(TailCache):
             context=resident.context,
             layers=layers,
             content_hash=hash_tokens(resident.token_ids),
+            first_slot=resident.block.first_slot,
         )
         self.parking.put(key, record)
         del self._residents[key]
@@ -321,16 +327,46 @@ class SegmentCache(TailCache):
             return False
         self._collect()
         with plain_tensors():
-            phases = phases_of(num_pages_for(resident.num_tokens), self._device)
-            encoded = [
-                packing.encode(*unpacking.decode(pages, phases), phases)
-                for packing, unpacking, pages in zip(
-                    packed.codecs, dense.codecs, dense.load(resident.block), strict=True
-                )
-            ]
-            resident.block = packed.store(resident.num_tokens, encoded)
+            first_slot = self._first_slot(resident) if packed.shares_pages else 0
+            encoded = self._packed_pages(resident.block, first_slot)
+            resident.block = packed.store(resident.num_tokens, encoded, first_slot)
         self._view = None
         return True
+
+    def _first_slot(self, resident: Resident) -> int:
+        """Where a segment is to begin in its first page: where the one before it ends.
+
+        A function of the window alone, not of what lies where in memory: keys are rounded in
+        another frame in another slot, and a session that is resumed must round as it would have.
+        """
+        before = [
+            other
+            for other in self._residents.values()
+            if other.block.arena is self._packed and other.start < resident.start
+        ]
+        last = max(before, key=lambda other: other.start, default=None)
+        return 0 if last is None else (last.block.first_slot + last.num_tokens) % PAGE_TOKENS
+
+    def _packed_pages(self, block: Block, first_slot: int) -> list[Tensor]:
+        """A dense block's tokens in the packed format, from a slot of their first page on."""
+        phases = phases_of(len(block.rows), self._device)
+        new_phases = phases_of(num_pages_for(block.num_tokens, first_slot), self._device)
+        tokens = torch.arange(block.num_tokens, device=self._device)
+        # Keys that begin in another slot have other offsets in their stretches.
+        shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
+        turns = [unit_rotations(shifts, one) for one in self.attached.frequencies]
+        encoded = []
+        for layer, pages in zip(self.layers, self._dense.load(block), strict=True):
+            keys, values = self._dense.codecs[layer.index].decode(pages, phases)
+            if first_slot:
+                keys, values = (
+                    states.transpose(0, 1).flatten(1, 2)[:, : block.num_tokens]
+                    for states in (keys, values)
+                )
+                keys = as_channels(ordered_pairs(keys) * turns[layer.group])
+                keys, values = pad_to_pages(keys, first_slot), pad_to_pages(values, first_slot)
+            encoded.append(self._packed.codecs[layer.index].encode(keys, values, new_phases))
+        return encoded
 
     def fork(self) -> SegmentCache:
         """A cache of its own that starts equal: blocks by reference, the open tail copied.
@@ -377,7 +413,7 @@ class SegmentCache(TailCache):
         arena = self._packed if is_packed else self._dense
         record.check(self.attached.fingerprint, arena)
         with plain_tensors():
-            return arena.store(record.num_tokens, record.layers)
+            return arena.store(record.num_tokens, record.layers, record.first_slot)
 
     def _window(self) -> WindowView:
         if self._view is not None and self._view.is_stale:

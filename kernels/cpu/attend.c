@@ -18,7 +18,7 @@
 #include "merge.h"
 #include "tile.h"
 
-enum { DONE = 0, NO_MEMORY = -1, BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BAD_COUNT = 4 };
+enum { DONE = 0, NO_MEMORY = -1, BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BAD_BEGIN = 4, BAD_END = 5 };
 
 /* Fewer tokens than this are not worth another thread. */
 enum { LEAST_PART_TOKENS = 1024 };
@@ -46,7 +46,8 @@ static int find_fault(const Window *window, int32_t *where) {
         if (window->rows[p] < 0 || window->rows[p] >= window->capacity) return BAD_ROW;
         if (stretch < 0 || stretch >= window->num_stretches) return BAD_STRETCH;
         if (window->phases[p] < 0 || window->phases[p] >= STRETCH_PAGES) return BAD_PHASE;
-        if (window->counts[p] < 1 || window->counts[p] > PAGE_TOKENS) return BAD_COUNT;
+        if (window->begins[p] < 0 || window->begins[p] >= PAGE_TOKENS) return BAD_BEGIN;
+        if (window->ends[p] <= window->begins[p] || window->ends[p] > PAGE_TOKENS) return BAD_END;
     }
     return DONE;
 }
@@ -63,7 +64,7 @@ static int32_t find_stretches(const Window *window, Stretch *stretches) {
     int32_t num_stretches = 0;
     for (int32_t p = 0; p < window->num_pages; p++) {
         int64_t start = window->starts[p];
-        if (start >= high || start + window->counts[p] <= low) continue;
+        if (start + window->begins[p] >= high || start + window->ends[p] <= low) continue;
         Stretch *last = stretches + num_stretches - 1;
         if (!num_stretches || last->stretch != window->stretches[p] ||
             last->num_pages == STRETCH_PAGES ||

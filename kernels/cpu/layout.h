@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     const float *queries;   /* (H, R, D) */
     const float *rotations; /* (S, D): cosine and sine of each pair */
-    const int32_t *rows, *stretches, *phases, *starts, *counts; /* (P,) */
+    const int32_t *rows, *stretches, *phases, *starts, *begins, *ends; /* (P,) */
     const uint8_t *pages;
     const int32_t *limits; /* (R, 2) */
     int64_t page_stride, capacity;

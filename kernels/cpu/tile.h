@@ -77,11 +77,11 @@ static void read_scales(const Layer *layer, const Head *head, Scratch *scratch) 
 
 /* Token slots of a page that a row may see. */
 INLINE __mmask16 seen(const Window *window, int row, int page) {
-    int64_t start = window->starts[page], count = window->counts[page];
+    int64_t start = window->starts[page], begin = window->begins[page], end = window->ends[page];
     int64_t low = window->limits[2 * row] - start, high = window->limits[2 * row + 1] - start;
-    high = high < count ? high : count;
+    high = high < end ? high : end;
     high = high > 0 ? high : 0;
-    low = low < 0 ? 0 : low < 16 ? low : 16;
+    low = low < begin ? begin : low < 16 ? low : 16;
     return first_lanes((int)high) & ~first_lanes((int)low);
 }
 
@@ -90,7 +90,8 @@ static void mask_logits(const Window *window, int first_row, int rows, Scratch *
     for (int p = 0; p < scratch->num_pages; p++) {
         int page = scratch->pages[p];
         int64_t start = window->starts[page];
-        int open = window->counts[page] == PAGE_TOKENS && start >= scratch->last_low &&
+        int whole = window->begins[page] == 0 && window->ends[page] == PAGE_TOKENS;
+        int open = whole && start >= scratch->last_low &&
                    start + PAGE_TOKENS <= scratch->first_high;
         if (open && window->softcap == 0.0f) continue;
         for (int r = 0; r < rows; r++) {
