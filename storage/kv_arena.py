@@ -22,8 +22,8 @@ from agentmem.storage.kv_format import Format, LayerShape, num_pages_for
 
 _GROWTH = 1.25
 """Spare rows an arena allocates when it is full, as a factor."""
-_MAX_WASTE = 0.15
-"""Share of free rows below the last used one above which compacting pays."""
+_MAX_WASTE = 0.3
+"""Share of free rows above which compacting pays: more than growing leaves."""
 _WHOLE_PAGE = (1 << PAGE_TOKENS) - 1
 
 
@@ -140,14 +140,13 @@ class PageArena:
         return copies
 
     def tidy(self) -> bool:
-        """Close the gaps between used rows where they cost too much; True if rows moved."""
+        """Give free rows back where they are too many; True if rows moved."""
         used = self._used()
         if not used:
             if self.capacity:
                 self._gather([])
             return False
-        span = max(used) + 1
-        if span - len(used) <= max(4, int(span * _MAX_WASTE)):
+        if self.capacity - len(used) <= max(4, int(self.capacity * _MAX_WASTE)):
             return False
         kept = sorted(used)
         place = {row: index for index, row in enumerate(kept)}
