@@ -179,6 +179,7 @@ def _model_fix(error: AgentmemError) -> str:
         "ModelNotFound": "agentmem setup",
         "ModelCorrupt": "agentmem setup --force",
         "ModelUnavailable": "agentmem doctor --model local",
+        "DeviceFull": "agentmem chat --budget 1024",
         "Unsupported": "agentmem chat --model local",
         "BudgetTooSmall": "agentmem chat --budget 2048",
     }

@@ -133,20 +133,19 @@ class SegmentLayer:
         if step.view.arenas:
             queries = queries.index_select(-1, geometry.pair_order)
             limits = step.limits(geometry.window, num_queries, groups)
-        for view in step.view.arenas:
-            codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
-            rotations = view.rotations[self.group]
-            parts.append(codec.attend(queries, rotations, view.table, pages, limits, softcap))
+        for seen in step.view.parts(self.index, self.group):
+            parts.append(
+                seen.codec.attend(queries, seen.rotations, seen.table, seen.pages, limits, softcap)
+            )
         if sinks is not None:
             parts.append(_sink_part(sinks, heads, num_queries, geometry.head_dim))
         mixed, whole = merge(parts)
         if mass is not None:
             shares = (log_sum_exp - whole).exp_()
             mass[step.view.num_slots :] += (weights * shares[..., None]).sum((0, 1))
-            for view in step.view.arenas:
-                codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
-                mass[view.columns] += codec.column_mass(
-                    queries, view.rotations[self.group], view.table, pages, limits, softcap, whole
+            for seen in step.view.parts(self.index, self.group):
+                mass[seen.columns] += seen.codec.column_mass(
+                    queries, seen.rotations, seen.table, seen.pages, limits, softcap, whole
                 )
         return mixed.view(geometry.num_query_heads, num_queries, geometry.head_dim)
 
@@ -189,13 +188,13 @@ class SegmentLayer:
                 softmax.fold(logits, values[:, :seen])
 
         num_slots = step.view.num_slots
-        for view in step.view.arenas:
-            codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
-            for tile, which in view.table.tiles(TILE_TOKENS):
-                keys, values = codec.decode(pages.index_select(0, tile.rows), tile.phases)
-                turns = view.rotations[self.group].index_select(0, tile.stretches).conj()
+        for piece in step.view.parts(self.index, self.group):
+            for tile, which in piece.table.tiles(TILE_TOKENS):
+                pages = piece.pages.index_select(0, tile.rows)
+                keys, values = piece.codec.decode(pages, tile.phases)
+                turns = piece.rotations.index_select(0, tile.stretches).conj()
                 keys = as_channels(ordered_pairs(keys) * turns[:, None, None])
-                begin = view.columns.start + which.start * PAGE_TOKENS
+                begin = piece.columns.start + which.start * PAGE_TOKENS
                 fold(
                     ordered, keys.transpose(0, 1).flatten(1, 2),
                     values.transpose(0, 1).flatten(1, 2),

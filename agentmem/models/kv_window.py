@@ -3,13 +3,14 @@
 `WindowView` holds what changes with the layout: which pages stand where, and the rotations of the
 query. `Step` adds what changes with every forward: the positions of the new tokens, and what each
 may see. Columns of every mask and probability are ordered [pages of each arena, as in its table]
-then [open tail].
+then [open tail]. Pages in host memory are streamed: layers read them in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.storage.kv_arena import Block, PageArena
+from agentmem.storage.kv_format import LayerCodec
+from agentmem.storage.kv_stream import PageStream
 
 NEVER = 2**62
 """The position of a slot nobody may see."""
@@ -62,6 +65,26 @@ class ArenaView:
     columns: slice
     rotations: dict[int, Tensor]
     """Per frequency group: (stretches, head_dim / 2), complex64, turning the query."""
+    stream: PageStream | None = None
+    """Brings the pages to the device; None: they are there."""
+
+
+class Part(NamedTuple):
+    """Some pages of one layer, on the device.
+
+    Args:
+        codec: of the layer.
+        table: which pages, and where they stand.
+        pages: (rows, page_nbytes), uint8.
+        rotations: of the table's stretches: (stretches, head_dim / 2), complex64.
+        columns: of the table's slots in masks and probabilities.
+    """
+
+    codec: LayerCodec
+    table: PageTable
+    pages: Tensor
+    rotations: Tensor
+    columns: slice
 
 
 class WindowView:
@@ -91,6 +114,9 @@ class WindowView:
             ]
             if not mine:
                 continue
+            if arena.is_host:
+                # In the order they lie in, so that they are copied in long runs.
+                mine.sort(key=lambda one: one[1].block.rows[0])
             table = PageTable.of_segments(
                 [
                     PlacedSegment(one.start, one.num_tokens, one.block.rows, one.block.first_slot)
@@ -113,6 +139,7 @@ class WindowView:
                         group: unit_rotations(table.stretch_starts, values, inverse=True)
                         for group, values in enumerate(frequencies)
                     },
+                    stream=PageStream(arena, table, device) if arena.is_host else None,
                 )
             )
             first += table.num_slots
@@ -122,6 +149,26 @@ class WindowView:
         self.owners = torch.cat([empty, *owners])
         """(num_slots,), int64: index in `keys`."""
         self.num_slots = first
+
+    def parts(self, layer: int, group: int) -> Iterator[Part]:
+        """What a layer reads of the window; a part's pages are there until the next is asked for.
+
+        Args:
+            layer: which layer.
+            group: of its frequencies.
+        """
+        for view in self.arenas:
+            codec, rotations = view.arena.codecs[layer], view.rotations[group]
+            if view.stream is None:
+                pages = view.arena.layers[layer]
+                yield Part(codec, view.table, pages, rotations, view.columns)
+                continue
+            for tile, pages in view.stream.tiles(layer):
+                begin = view.columns.start + tile.pages.start * PAGE_TOKENS
+                yield Part(
+                    codec, tile.table, pages, rotations[tile.stretches],
+                    slice(begin, begin + tile.table.num_slots),
+                )  # fmt: skip
 
     @property
     def is_stale(self) -> bool:

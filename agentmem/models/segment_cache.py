@@ -5,6 +5,8 @@ parked, brought back, moved and packed without a forward: keys are stored rotate
 their stretch of four pages alone, so a segment's place is one integer. Attention masks by position,
 so a segment can also be written in the middle.
 
+What the device has no room for lies in host memory, in the window all the same (see kv_places.py).
+
 For one conversation on one thread: a batch of one, no beam search. Knows nothing of texts.
 """
 
@@ -27,8 +29,10 @@ from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
+from agentmem.storage.kv_copies import to_host
 from agentmem.storage.kv_format import num_pages_for, pad_to_pages, phases_of
 from agentmem.storage.kv_parking import Parking
+from agentmem.storage.kv_places import Places, with_room
 from agentmem.storage.kv_record import KVRecord, hash_tokens
 
 Residence = Literal["live", "compressed", "parked"]
@@ -49,6 +53,9 @@ class SegmentCache(TailCache):
         attached: the model it belongs to.
         format: what `compress` packs segments into, a name in `kv_formats`; "dense" packs nothing.
         parking: where segments that leave the window are kept; by default 256 MiB of its own.
+        kv_bytes: of the window's sealed segments on the model's device, spare pages included; what
+            exceeds them lies in host memory and is streamed at every forward. 0: no ceiling. The
+            open tail, and two tiles of 4,096 tokens of one layer while streaming, come on top.
         evidence_turns: turns whose queries count in `attention_mass`.
     """
 
@@ -58,6 +65,7 @@ class SegmentCache(TailCache):
         format: str = "dense",
         *,
         parking: Parking | None = None,
+        kv_bytes: int = 0,
         evidence_turns: int = 4,
     ) -> None:
         super().__init__(attached, evidence_turns)
@@ -70,6 +78,7 @@ class SegmentCache(TailCache):
                 if format == "dense"
                 else PageArena(make_format(format, attached), attached.shapes, self._device)
             )
+            self._places = Places(tuple(dict.fromkeys((self._dense, self._packed))), kv_bytes)
         self._view: WindowView | None = None
 
     @property
@@ -92,11 +101,13 @@ class SegmentCache(TailCache):
         """Bytes held for tokens in the window: codes, scales and padding, open tail included."""
         itemsize = self.attached.dtype.itemsize
         tail = self._tail_length * self.dense_bytes_per_token // 2 * itemsize
-        blocks = [resident.block for resident in self._residents.values()]
-        return tail + sum(
-            arena.nbytes_of(block for block in blocks if block.arena is arena)
-            for arena in dict.fromkeys((self._dense, self._packed))
-        )
+        return tail + self._places.nbytes_of(one.block for one in self._residents.values())
+
+    @property
+    def host_nbytes(self) -> int:
+        """Of `nbytes`, those in host memory because the device has no room for them."""
+        blocks = (resident.block for resident in self._residents.values())
+        return self._places.nbytes_of(blocks, in_host_memory=True)
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -115,7 +126,7 @@ class SegmentCache(TailCache):
         """Where each segment is: live (dense), compressed or parked."""
         states: dict[Hashable, Residence] = {key: "parked" for key in self.parking}
         for key, resident in self._residents.items():
-            packed = resident.block.arena is not self._dense
+            packed = resident.block.arena.format is not self._dense.format
             states[key] = "compressed" if packed else "live"
         return states
 
@@ -153,6 +164,7 @@ class SegmentCache(TailCache):
 
         Raises:
             InvalidInput: the key is taken, or the tail does not hold such tokens.
+            DeviceFull: there is no memory for it; the tail is as before.
         """
         count = self._tail_length if num_tokens is None else num_tokens
         if key in self._residents:
@@ -169,25 +181,8 @@ class SegmentCache(TailCache):
             )
         self._collect()
         assert self._tail_start is not None
-        start, begin = self._tail_start, self._tail_begin
-        arena = self._dense
-        with plain_tensors():
-            offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
-            rotations = [
-                unit_rotations(start + offsets, frequencies, inverse=True)
-                for frequencies in self.attached.frequencies
-            ]
-            phases = phases_of(num_pages_for(count), self._device)
-            encoded: list[Tensor] = []
-            for layer in self.layers:
-                keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
-                if not math.isfinite(float(keys.sum() + values.sum())):
-                    raise InvalidInput(
-                        f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
-                        "discard the tail."
-                    )
-                encoded.append(arena.codecs[layer.index].encode(keys, values, phases))
-            block = arena.store(count, encoded)
+        start = self._tail_start
+        block = with_room(lambda: self._sealed(key, count), self.make_room)
         context = tuple(
             hash_tokens(self._residents[other].token_ids)
             for other in self.keys
@@ -220,6 +215,7 @@ class SegmentCache(TailCache):
             SegmentNotFound: a key is neither in the window nor parked.
             InvalidInput: a key twice, an overlap, a negative position, or an open tail.
             Unsupported, StoreCorrupt: a parked record does not belong here.
+            DeviceFull: there is no memory for what comes back.
         """
         if self._tail_length:
             raise InvalidInput(
@@ -274,7 +270,7 @@ class SegmentCache(TailCache):
         resident = self._resident(key)
         self._collect()
         with plain_tensors():
-            layers = tuple(resident.block.arena.load(resident.block))
+            layers = to_host(resident.block.arena.load(resident.block))
         record = KVRecord(
             fingerprint=self.attached.fingerprint,
             format=resident.block.arena.format.name,
@@ -301,6 +297,7 @@ class SegmentCache(TailCache):
             SegmentNotFound: nothing is parked under the key.
             InvalidInput: the key is in the window, or the place is taken.
             Unsupported, StoreCorrupt: the record does not belong here.
+            DeviceFull: there is no memory for it.
         """
         if key in self._residents:
             raise InvalidInput(f"Segment {key!r} is in the window already: move it with `layout`.")
@@ -320,18 +317,64 @@ class SegmentCache(TailCache):
 
         Returns:
             Whether it was packed now: False where it is packed already or the format is dense.
+
+        Raises:
+            DeviceFull: there is no memory for the packed pages.
         """
         resident = self._resident(key)
-        dense, packed = self._dense, self._packed
-        if packed is dense or resident.block.arena is packed:
+        packed = self._packed
+        if resident.block.arena.format is packed.format:
             return False
         self._collect()
-        with plain_tensors():
-            first_slot = self._first_slot(resident) if packed.shares_pages else 0
-            encoded = self._packed_pages(resident.block, first_slot)
-            resident.block = packed.store(resident.num_tokens, encoded, first_slot)
+        first_slot = self._first_slot(resident) if packed.shares_pages else 0
+
+        def pack() -> Block:
+            with plain_tensors():
+                encoded = self._packed_pages(resident.block, first_slot)
+                return self._places.store(packed, resident.num_tokens, encoded, first_slot)
+
+        resident.block = with_room(pack, self.make_room)
         self._view = None
         return True
+
+    def make_room(self) -> bool:
+        """Move some of the window from the device to host memory, after the device ran out.
+
+        Where host memory runs out too, what is parked in it moves down to the disk first.
+
+        Returns:
+            False where nothing was left to move.
+
+        Raises:
+            OutOfMemoryError: of torch: host memory ran out again.
+        """
+        try:
+            return self._places.make_room()
+        except torch.OutOfMemoryError:
+            self.parking.flush()
+        return self._places.make_room()
+
+    def _sealed(self, key: Hashable, count: int) -> Block:
+        """The first tokens of the tail as dense pages."""
+        assert self._tail_start is not None
+        start, begin = self._tail_start, self._tail_begin
+        with plain_tensors():
+            offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
+            rotations = [
+                unit_rotations(start + offsets, frequencies, inverse=True)
+                for frequencies in self.attached.frequencies
+            ]
+            phases = phases_of(num_pages_for(count), self._device)
+            encoded: list[Tensor] = []
+            for layer in self.layers:
+                keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
+                if not math.isfinite(float(keys.sum() + values.sum())):
+                    raise InvalidInput(
+                        f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
+                        "discard the tail."
+                    )
+                encoded.append(self._dense.codecs[layer.index].encode(keys, values, phases))
+            return self._places.store(self._dense, count, encoded)
 
     def _first_slot(self, resident: Resident) -> int:
         """Where a segment is to begin in its first page: where the one before it ends.
@@ -342,7 +385,7 @@ class SegmentCache(TailCache):
         before = [
             other
             for other in self._residents.values()
-            if other.block.arena is self._packed and other.start < resident.start
+            if other.block.arena.format is self._packed.format and other.start < resident.start
         ]
         last = max(before, key=lambda other: other.start, default=None)
         return 0 if last is None else (last.block.first_slot + last.num_tokens) % PAGE_TOKENS
@@ -356,7 +399,8 @@ class SegmentCache(TailCache):
         shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
         turns = [unit_rotations(shifts, one) for one in self.attached.frequencies]
         encoded = []
-        for layer, pages in zip(self.layers, self._dense.load(block), strict=True):
+        for layer, loaded in zip(self.layers, block.arena.load(block), strict=True):
+            pages = loaded.to(self._device)
             keys, values = self._dense.codecs[layer.index].decode(pages, phases)
             if first_slot:
                 keys, values = (
@@ -376,7 +420,7 @@ class SegmentCache(TailCache):
         self._collect()
         other = SegmentCache(self.attached, parking=self.parking.copy())
         other.format = self.format
-        other._dense, other._packed = self._dense, self._packed
+        other._dense, other._packed, other._places = self._dense, self._packed, self._places
         other._residents = {key: replace(r) for key, r in self._residents.items()}
         other._evidence = self._evidence.copy()
         begin, end = self._tail_begin, self._tail_begin + self._tail_length
@@ -412,8 +456,14 @@ class SegmentCache(TailCache):
         is_packed = record.format == self._packed.format.name
         arena = self._packed if is_packed else self._dense
         record.check(self.attached.fingerprint, arena)
-        with plain_tensors():
-            return arena.store(record.num_tokens, record.layers, record.first_slot)
+
+        def load() -> Block:
+            with plain_tensors():
+                return self._places.store(
+                    arena, record.num_tokens, record.layers, record.first_slot
+                )
+
+        return with_room(load, self.make_room)
 
     def _window(self) -> WindowView:
         if self._view is not None and self._view.is_stale:
@@ -423,12 +473,10 @@ class SegmentCache(TailCache):
                 self._collect_from(stale)
         if self._view is None:
             with plain_tensors():
-                arenas = list(dict.fromkeys((self._dense, self._packed)))
-                for arena in arenas:
-                    arena.tidy()
+                self._places.tidy()
                 self._view = WindowView(
                     self._residents,
-                    arenas,
+                    self._places.arenas,
                     self.attached.frequencies,
                     self._device,
                 )
