@@ -89,7 +89,7 @@ class Places:
 
     def tidy(self) -> None:
         """Give spare rows back, and bring to the device what there is room for."""
-        for arena in self.arenas:
+        for arena in self._device:
             arena.tidy()
         away = [block for arena in self._host for block in arena.blocks]
         for block in sorted(away, key=self._value, reverse=True):
@@ -98,6 +98,8 @@ class Places:
             if self.max_bytes is None or self._used_nbytes() + needed <= self.max_bytes:
                 self._make_way(arena, len(block.rows))
                 arena.take(block, max_capacity=self._max_capacity(arena))
+        for arena in self._host:
+            arena.tidy()
 
     def make_room(self) -> bool:
         """Halve what the device holds, and the ceiling with it; False where it holds nothing."""
@@ -162,11 +164,11 @@ def with_room(attempt: Callable[[], Result], make_room: Callable[[], bool]) -> R
     except torch.OutOfMemoryError as error:
         reason = str(error)
     # Outside of the handler: the error's traceback holds what the attempt had allocated.
-    if make_room():
-        try:
+    try:
+        if make_room():
             return attempt()
-        except torch.OutOfMemoryError as error:
-            reason = str(error)
+    except torch.OutOfMemoryError as error:
+        reason = str(error)
     raise DeviceFull(
         f"The device has no memory left, also after what could be moved to host memory was: "
         f"{reason.splitlines()[0] if reason else 'out of memory'} Use a smaller `max_tokens` or "

@@ -113,6 +113,7 @@ def test_the_embedded_model_proves_its_kv_tier(embedded_models: Path) -> None:
     assert found["model local"]["status"] == "ok"
     assert found["kv"]["status"] == "ok" and "without prefill" in found["kv"]["message"]
     assert found["kernels"]["message"].startswith(("C for AVX-512 VNNI", "eager PyTorch, which"))
+    assert "B in the window, 0 B of them in host memory" in found["kv places"]["message"]
 
 
 def test_a_template_that_is_not_supported_is_named_with_what_to_do() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from agentmem.errors import BudgetExceeded, InvalidInput
 from agentmem.models.loading import LoadedModel
+from agentmem.storage.kv_places import with_room
 
 CHUNK_TOKENS = 256
 """New tokens of one forward: bounds its memory, and the time until a cancellation is heard."""
@@ -49,6 +51,10 @@ class Window(Protocol):
 
     def recover(self) -> None:
         """Forget what an interrupted forward left behind in some layers."""
+        ...
+
+    def make_room(self) -> bool:
+        """Hold less on the model's device, after it ran out of memory; False where nothing can."""
         ...
 
 
@@ -113,13 +119,15 @@ class Forward:
         Raises:
             BudgetExceeded: before anything is computed.
             Cancelled: between two chunks; those before stay in the window.
+            DeviceFull: the device ran out of memory twice; the chunks before stay in the window.
         """
         self.check(window.num_tokens, len(token_ids), max_tokens)
         logits: NDArray[np.float32] | None = None
         for start in range(0, len(token_ids), self._chunk_tokens):
             if cancelled is not None and cancelled():
                 raise Cancelled
-            logits = self._forward(window, token_ids[start : start + self._chunk_tokens])
+            chunk = token_ids[start : start + self._chunk_tokens]
+            logits = with_room(partial(self._forward, window, chunk), window.make_room)
         assert logits is not None, "a forward needs at least one token"
         return logits
 

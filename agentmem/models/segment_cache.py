@@ -340,7 +340,8 @@ class SegmentCache(TailCache):
     def make_room(self) -> bool:
         """Move some of the window from the device to host memory, after the device ran out.
 
-        Where host memory runs out too, what is parked in it moves down to the disk first.
+        Where host memory runs out too, what is parked in it moves down to the disk first, if there
+        is one.
 
         Returns:
             False where nothing was left to move.
@@ -351,6 +352,8 @@ class SegmentCache(TailCache):
         try:
             return self._places.make_room()
         except torch.OutOfMemoryError:
+            if self.parking.disk is None:
+                raise
             self.parking.flush()
         return self._places.make_room()
 

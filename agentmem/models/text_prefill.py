@@ -48,6 +48,10 @@ class PrefixWindow:
         """Cut what an interrupted forward left behind in some layers."""
         self._cut(len(self.token_ids))
 
+    def make_room(self) -> bool:
+        """False: a plain cache stays where it is."""
+        return False
+
     def keep_start(self, token_ids: Sequence[int]) -> int:
         """Keep the beginning shared with a prompt, at most all but its last id.
 
