@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from agentmem.errors import DeviceFull
 from agentmem.kernels import cpu_library
+from agentmem.models import kv_window
 from agentmem.models.attached import AttachedModel, attach
 from agentmem.models.segment_cache import SegmentCache
 from agentmem.storage.kv_disk import KVDisk
 from agentmem.storage.kv_folder import session_folder
 from agentmem.storage.kv_parking import Parking
+from agentmem.storage.kv_stream import PageStream
 from tests.kv_models import filled, ids, tiny_model
 from tests.scarce_memory import Scarce
 
@@ -77,8 +80,9 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
 
 @pytest.mark.parametrize("format", ["dense", "q8"])
 def test_attention_over_host_memory_is_attention_on_the_device(
-    attached: AttachedModel, eager: None, format: str
+    attached: AttachedModel, eager: None, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
+    monkeypatch.setattr(kv_window, "PageStream", partial(PageStream, max_tokens=48))
     near = window(attached, format=format)
     far = window(attached, format=format, kv_bytes=near.nbytes // 2)
     assert near.host_nbytes == 0 < far.host_nbytes < far.nbytes

@@ -22,7 +22,6 @@ from agentmem.errors import AgentmemError, ModelError, StoreError
 if TYPE_CHECKING:
     from agentmem import ChatModel
     from agentmem.config import Settings
-    from agentmem.models.base import KVUsage
 
 Status = Literal["ok", "warn", "fail"]
 LOW_DISK_BYTES = 2**30
@@ -169,17 +168,21 @@ def check_kv(model: ChatModel) -> Iterator[Check]:
         yield Check("kv", "ok", "segments keep their keys and values; they return without prefill")
         if kernels := getattr(model, "kernels", ""):
             yield Check("kernels", "ok", kernels)
-        if model.kv is not None:
-            yield Check("kv places", "ok", _places_in_words(model.kv.usage()))
+        if places := _kv_in_words(model):
+            yield Check("kv places", "ok", places)
     elif reason := getattr(model, "kv_problem", ""):
         yield Check("kv", "warn", f"none: {reason}", "agentmem chat --recall text")
     else:
         yield Check("kv", "ok", "none: this kind of model is only sent text")
 
 
-def _places_in_words(held: KVUsage) -> str:
+def _kv_in_words(model: ChatModel) -> str:
+    """How much KV is where; empty without a KV tier."""
     from agentmem.cli.render import nbytes
 
+    if model.kv is None:
+        return ""
+    held = model.kv.usage()
     return (
         f"{nbytes(held.window_bytes)} in the window, {nbytes(held.window_host_bytes)} of them in "
         f"host memory; {nbytes(held.parked_ram_bytes)} parked in memory, "
