@@ -12,25 +12,21 @@ For one conversation on one thread: a batch of one, no beam search. Knows nothin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from agentmem.errors import InvalidInput, SegmentNotFound
 from agentmem.kernels.packing import PAGE_TOKENS
-from agentmem.kernels.page_table import STRETCH_TOKENS
-from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.models.attached import AttachedModel
+from agentmem.models.kv_encoding import packed_pages, tail_pages
 from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
 from agentmem.storage.kv_copies import to_host
-from agentmem.storage.kv_format import num_pages_for, pad_to_pages, phases_of
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_places import Places, with_room
 from agentmem.storage.kv_record import KVRecord, hash_tokens
@@ -330,7 +326,9 @@ class SegmentCache(TailCache):
 
         def pack() -> Block:
             with plain_tensors():
-                encoded = self._packed_pages(resident.block, first_slot)
+                encoded = packed_pages(
+                    self.layers, packed, self.attached.frequencies, resident.block, first_slot
+                )
                 return self._places.store(packed, resident.num_tokens, encoded, first_slot)
 
         resident.block = with_room(pack, self.make_room)
@@ -358,25 +356,13 @@ class SegmentCache(TailCache):
         return self._places.make_room()
 
     def _sealed(self, key: Hashable, count: int) -> Block:
-        """The first tokens of the tail as dense pages."""
+        """The first tokens of the tail as a dense block."""
         assert self._tail_start is not None
-        start, begin = self._tail_start, self._tail_begin
         with plain_tensors():
-            offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
-            rotations = [
-                unit_rotations(start + offsets, frequencies, inverse=True)
-                for frequencies in self.attached.frequencies
-            ]
-            phases = phases_of(num_pages_for(count), self._device)
-            encoded: list[Tensor] = []
-            for layer in self.layers:
-                keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
-                if not math.isfinite(float(keys.sum() + values.sum())):
-                    raise InvalidInput(
-                        f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
-                        "discard the tail."
-                    )
-                encoded.append(self._dense.codecs[layer.index].encode(keys, values, phases))
+            encoded = tail_pages(
+                self.layers, self._dense, self.attached.frequencies, key=key,
+                start=self._tail_start, tokens=slice(self._tail_begin, self._tail_begin + count),
+            )  # fmt: skip
             return self._places.store(self._dense, count, encoded)
 
     def _first_slot(self, resident: Resident) -> int:
@@ -392,28 +378,6 @@ class SegmentCache(TailCache):
         ]
         last = max(before, key=lambda other: other.start, default=None)
         return 0 if last is None else (last.block.first_slot + last.num_tokens) % PAGE_TOKENS
-
-    def _packed_pages(self, block: Block, first_slot: int) -> list[Tensor]:
-        """A dense block's tokens in the packed format, from a slot of their first page on."""
-        phases = phases_of(len(block.rows), self._device)
-        new_phases = phases_of(num_pages_for(block.num_tokens, first_slot), self._device)
-        tokens = torch.arange(block.num_tokens, device=self._device)
-        # Keys that begin in another slot have other offsets in their stretches.
-        shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
-        turns = [unit_rotations(shifts, one) for one in self.attached.frequencies]
-        encoded = []
-        for layer, loaded in zip(self.layers, block.arena.load(block), strict=True):
-            pages = loaded.to(self._device)
-            keys, values = self._dense.codecs[layer.index].decode(pages, phases)
-            if first_slot:
-                keys, values = (
-                    states.transpose(0, 1).flatten(1, 2)[:, : block.num_tokens]
-                    for states in (keys, values)
-                )
-                keys = as_channels(ordered_pairs(keys) * turns[layer.group])
-                keys, values = pad_to_pages(keys, first_slot), pad_to_pages(values, first_slot)
-            encoded.append(self._packed.codecs[layer.index].encode(keys, values, new_phases))
-        return encoded
 
     def fork(self) -> SegmentCache:
         """A cache of its own that starts equal: blocks by reference, the open tail copied.
