@@ -105,7 +105,8 @@ class SegmentLayer:
         scaling = call.get("scaling")
         states = query[0].float() * (geometry.head_dim**-0.5 if scaling is None else scaling)
         tail = slice(tail_begin, tail_begin + step.num_tail)
-        early = max(0, num_new - MAX_ROW_QUERIES)
+        # Branches are asked of packed pages as decoded tokens are, however many they are.
+        early = 0 if step.branches else max(0, num_new - MAX_ROW_QUERIES)
         late = self._attend_rows(states[:, early:], step, tail, call, mass)
         if early:
             late = torch.cat((self._attend_tiles(states[:, :early], step, tail, call), late), 1)

@@ -72,6 +72,7 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._tail_length = 0
         self._tail_ids: list[int] = []
         self._step: Step | None = None
+        self._branches: tuple[int, ...] = ()
         self._observed_layers = min(_SKIPPED_LAYERS, len(self.layers) - 1)
         self._evidence = Evidence(evidence_turns)
         self._mass = torch.zeros(0, device=self._device)
@@ -149,6 +150,20 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Forget the open tail, and where it began."""
         self.truncate_tail(0)
         self._reset_tail()
+
+    @contextmanager
+    def branching(self, lengths: Sequence[int]) -> Iterator[None]:
+        """Inside, a forward reads several continuations of the tail at once, and keeps none.
+
+        Args:
+            lengths: of the continuations, which follow each other in the forward's tokens. Each
+                begins where the tail ends, and does not see the others.
+        """
+        self._branches = tuple(lengths)
+        try:
+            yield
+        finally:
+            self._branches = ()
 
     # What transformers calls.
 
@@ -255,14 +270,16 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
             raise InvalidInput("A segment cache cannot be trained through: use torch.no_grad().")
         view = self._window()
         start = self.next_position - self._tail_length
-        end = start + self._tail_length + keys.shape[2]
+        end = start + self._tail_length + max(self._branches, default=keys.shape[2])
         for key, resident in self._residents.items():
             if start < resident.end and resident.start < end:
                 raise InvalidInput(
                     f"Positions up to {end - 1} reach into segment {key!r}, which starts at "
                     f"{resident.start}: move it away first."
                 )
-        self._step = Step(view, start, self._tail_length, keys.shape[2], self._device)
+        self._step = Step(
+            view, start, self._tail_length, keys.shape[2], self._device, self._branches
+        )
         if self._mass.shape[0] < self._step.num_columns:
             with plain_tensors():
                 grown = torch.zeros(self._step.num_columns + 256, device=self._device)
@@ -279,10 +296,12 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         if layer.index == 0:
             _check_positions(call.get("position_ids"), step)
         mass = None
-        if layer.index >= self._observed_layers:
+        if layer.index >= self._observed_layers and not step.branches:
             mass = self._mass[: step.num_columns]
         attended = layer.attend(query, step, self._tail_begin, call, mass)
-        if layer.index == len(self.layers) - 1:
+        if layer.index == len(self.layers) - 1 and step.branches:
+            self._step = None
+        elif layer.index == len(self.layers) - 1:
             self._tail_start = step.first_position - step.num_past
             self._tail_length = step.num_tail
             self._num_observed += min(step.num_new, MAX_ROW_QUERIES)
@@ -331,7 +350,8 @@ def _check_positions(position_ids: Tensor | None, step: Step) -> None:
     if position_ids is None:
         return
     first, last = int(position_ids[0, 0]), int(position_ids[0, -1])
-    if first != step.first_position or last != step.first_position + step.num_new - 1:
+    num_last = step.branches[-1] if step.branches else step.num_new
+    if first != step.first_position or last != step.first_position + num_last - 1:
         raise InvalidInput(
             f"The forward's positions are {first} to {last}: the cache's next position is "
             f"{step.first_position}. Call `begin` to write elsewhere."

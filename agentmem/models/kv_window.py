@@ -137,10 +137,18 @@ class Step:
         tail_start: position of the open tail's first token.
         num_past: tokens in the open tail before this forward.
         num_new: tokens of this forward.
+        branches: how many of them belong to each of several continuations, which all begin behind
+            the open tail and do not see each other; none where they follow each other.
     """
 
     def __init__(
-        self, view: WindowView, tail_start: int, num_past: int, num_new: int, device: torch.device
+        self,
+        view: WindowView,
+        tail_start: int,
+        num_past: int,
+        num_new: int,
+        device: torch.device,
+        branches: Sequence[int] = (),
     ) -> None:
         self.view = view
         self.num_new = num_new
@@ -148,7 +156,12 @@ class Step:
         self.num_tail = num_past + num_new
         self.num_columns = view.num_slots + self.num_tail
         self.first_position = tail_start + num_past
+        self.branches = tuple(branches)
         tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
+        if self.branches:
+            lengths = torch.tensor(self.branches, device=device)
+            self._branch_of = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
+            tail[num_past:] -= (lengths.cumsum(0) - lengths)[self._branch_of]
         self._positions = torch.cat((view.positions, tail))
         self._queries = tail[num_past:]
         self._hidden: dict[int, Tensor] = {}
@@ -162,6 +175,7 @@ class Step:
             mask = self._positions[None, :] > self._queries[:, None]
             if window:
                 mask |= self._positions[None, :] <= self._queries[:, None] - window
+            self._hide_other_branches(mask)
             self._hidden[window] = mask
         return mask
 
@@ -189,5 +203,12 @@ class Step:
             hidden = tail[None, :] > queries[:, None]
             if window:
                 hidden |= tail[None, :] <= queries[:, None] - window
+            self._hide_other_branches(hidden)
             self._tail_hidden[key] = hidden
         return hidden
+
+    def _hide_other_branches(self, hidden: Tensor) -> None:
+        """Mark them in a mask whose rows are the last queries, and last columns the new tokens."""
+        if self.branches:
+            own = self._branch_of
+            hidden[:, -self.num_new :] |= own[None, :] != own[-len(hidden) :, None]
