@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,8 +43,9 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("PhiConfig", {}),
     "phi3": ("Phi3Config", {}),
     "cohere2": ("Cohere2Config", {"sliding_window": 24}),
-    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "sliding_window": 24, "num_local_experts": 2,
-        "num_experts_per_tok": 1}),
+    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "sliding_window": 24, "num_local_experts": 4,
+        "num_experts_per_tok": 2}),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4}),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_head": 4, "n_layer": 2}),
     "mamba": ("MambaConfig", {}),
     "qwen3_next": ("Qwen3NextConfig", {"num_hidden_layers": 4, "head_dim": 16, "num_experts": 2}),
@@ -63,6 +65,11 @@ def tiny_model(family: str, **changes: Any) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(3.0)
     return model
+
+
+def cache_argument(model: Any) -> str:
+    """What the model's forward calls its cache: transformers 5.24 renamed it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def ids(num_tokens: int, seed: int = 0) -> list[int]:
