@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from agentmem.models.attached import AttachedModel
 from agentmem.models.segment_cache import SegmentCache
+from tests.tiny_models import tiny_tokenizer
 
 _COMMON: dict[str, Any] = dict(
     vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
@@ -49,7 +51,11 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_head": 4, "n_layer": 2}),
     "mamba": ("MambaConfig", {}),
     "qwen3_next": ("Qwen3NextConfig", {"num_hidden_layers": 4, "head_dim": 16, "num_experts": 2}),
-    "deepseek_v3": ("DeepseekV3Config", {"num_hidden_layers": 2}),
+    "deepseek_v2": ("DeepseekV2Config", {"num_hidden_layers": 2, "num_key_value_heads": 4,
+        "first_k_dense_replace": 2}),
+    "deepseek_v3": ("DeepseekV3Config", {"num_hidden_layers": 2, "num_key_value_heads": 4}),
+    "mimo": ("MiMoV2FlashConfig", {"num_hidden_layers": 2, "head_dim": 16, "v_head_dim": 8,
+        "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}),
     "bloom": ("BloomConfig", {}),
 }  # fmt: skip
 
@@ -65,6 +71,14 @@ def tiny_model(family: str, **changes: Any) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(3.0)
     return model
+
+
+def save_family(folder: Path, family: str, **changes: Any) -> Path:
+    """A tiny model of a family and a tokenizer, as a folder that can be loaded."""
+    settings = {"vocab_size": 380, "bos_token_id": None, "eos_token_id": 0, **changes}
+    tiny_model(family, **settings).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def cache_argument(model: Any) -> str:

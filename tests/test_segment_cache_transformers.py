@@ -258,6 +258,8 @@ def test_each_layer_type_has_its_own_frequencies() -> None:
         ("gpt2", "no rotation of the model's own frequencies explains its keys"),
         ("mamba", "layers of type linear_attention"),
         ("qwen3_next", "layers of type linear_attention"),
+        ("mimo", "they must have the same heads and channels"),
+        ("deepseek_v2", "latent attention"),
         ("deepseek_v3", "latent attention"),
         ("bloom", "no replaceable attention function"),
     ],
