@@ -104,15 +104,20 @@ def save_sliding_model(folder: Path) -> Path:
     return folder
 
 
-def test_a_window_that_cannot_be_turned_back_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parked_ram_bytes", [0, 2**20])
+def test_a_window_that_cannot_be_turned_back_is_read_again_from_a_copy_where_there_is_one(
+    parked_ram_bytes: int, tmp_path: Path
+) -> None:
     folder = save_sliding_model(tmp_path)
     engine = engine_for(load(folder))
-    model = LocalModel(engine, use_kv=False)
+    model = LocalModel(engine, use_kv=False, parked_ram_bytes=parked_ram_bytes)
     prompt = conversation(2)
     complete(model, prompt, OPTIONS)
     reply = part(50, "assistant", "Another one.")
     again = complete(model, [*prompt[:2], reply, prompt[3]], OPTIONS)
-    assert again.prefilled_tokens == again.prompt_tokens
+    kept = model.prompt_token_ids()[: again.prompt_tokens - again.prefilled_tokens]
+    text = engine.vocabulary.encoder.decode(kept)
+    assert text.rstrip().endswith("jumps over a fox.<|im_end|>") if parked_ram_bytes else not kept
     other = LocalModel(engine, use_kv=False)
     assert complete(other, [*prompt[:2], reply, prompt[3]], OPTIONS).text == again.text
 

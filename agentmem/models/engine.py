@@ -90,6 +90,18 @@ class Engine:
         return None
 
     @cached_property
+    def reads_one_by_one(self) -> bool:
+        """Whether tokens behind others must be read one at a time, on text prefill.
+
+        Raises:
+            Unsupported: the model does not go on from a cache at all.
+        """
+        # Windows of text are made of prompts, which engines read.
+        from agentmem.models.continuation import reads_one_by_one
+
+        return reads_one_by_one(self.loaded)
+
+    @cached_property
     def _grammar(self) -> GrammarCompiler:
         with self._setup:
             ends = _end_ids(self.loaded)

@@ -55,17 +55,25 @@ class Window(Protocol):
 class Forward:
     """Forwards one model, for one conversation.
 
+    Args:
+        loaded: the model.
+        chunk_tokens: new tokens of one forward at most.
+        one_by_one: whether only the first forward into an empty window may have several.
+
     Attributes:
         peak_tokens: tokens the model ever attended to at once.
         num_forwards: forwards run.
         num_tokens: tokens computed.
     """
 
-    def __init__(self, loaded: LoadedModel, *, chunk_tokens: int = CHUNK_TOKENS) -> None:
+    def __init__(
+        self, loaded: LoadedModel, *, chunk_tokens: int = CHUNK_TOKENS, one_by_one: bool = False
+    ) -> None:
         if chunk_tokens < 1:
             raise InvalidInput(f"`chunk_tokens` must be positive: got {chunk_tokens}.")
         self._loaded = loaded
         self._chunk_tokens = chunk_tokens
+        self._one_by_one = one_by_one
         parameters = inspect.signature(loaded.model.forward).parameters
         self._keeps_logits = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         # transformers 5.24 renamed it.
@@ -116,10 +124,14 @@ class Forward:
         """
         self.check(window.num_tokens, len(token_ids), max_tokens)
         logits: NDArray[np.float32] | None = None
-        for start in range(0, len(token_ids), self._chunk_tokens):
+        start = 0
+        while start < len(token_ids):
             if cancelled is not None and cancelled():
                 raise Cancelled
-            logits = self._forward(window, token_ids[start : start + self._chunk_tokens])
+            is_single = self._one_by_one and window.num_tokens > 0
+            end = start + (1 if is_single else self._chunk_tokens)
+            logits = self._forward(window, token_ids[start:end])
+            start = end
         assert logits is not None, "a forward needs at least one token"
         return logits
 

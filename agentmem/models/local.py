@@ -53,7 +53,8 @@ class LocalModel(ChatModel):
         engine: the loaded model.
         kv_format: what parts outside the newest turn are packed into; "dense" packs nothing.
         use_kv: False reads prompts as plain text, saving only their unchanged beginning.
-        parked_ram_bytes: bytes of KV that left the window, kept in memory.
+        parked_ram_bytes: bytes of KV that left the window, kept in memory; of copies of the
+            window's beginnings where it is read as text and its cache cannot be cut.
         chunk_tokens: new tokens of one forward at most.
 
     Attributes:
@@ -71,7 +72,9 @@ class LocalModel(ChatModel):
     ) -> None:
         loaded = engine.loaded
         self._engine = engine
-        self._forward = Forward(loaded, chunk_tokens=chunk_tokens)
+        # A model that was attached has proved how it goes on from a cache.
+        one_by_one = engine.attached is None and engine.reads_one_by_one
+        self._forward = Forward(loaded, chunk_tokens=chunk_tokens, one_by_one=one_by_one)
         self._ids = PromptIds(engine)
         self._entries: list[Entry] = []
         self._kv: LocalKV | None = None
@@ -86,7 +89,7 @@ class LocalModel(ChatModel):
             self._window = window
             self._kv = LocalKV(window, cache, self._forget)
         else:
-            self._window = PrefixWindow(loaded)
+            self._window = PrefixWindow(loaded, max_checkpoint_bytes=parked_ram_bytes)
         template = engine.template
         self.capabilities = Capabilities(
             has_kv=self._kv is not None,
