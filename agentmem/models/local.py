@@ -29,6 +29,7 @@ from agentmem.models.base import (
 from agentmem.models.decoding import Decoding
 from agentmem.models.engine import Engine, engine_for
 from agentmem.models.forward import CHUNK_TOKENS, Cancelled, Forward
+from agentmem.models.kv_proof import KVProof, prove
 from agentmem.models.loading import load
 from agentmem.models.local_kv import LocalKV
 from agentmem.models.prompt_ids import Entry, PendingReply, PromptIds
@@ -176,6 +177,17 @@ class LocalModel(ChatModel):
         if attached is None:
             return ""
         return kernels_in_words(attached.device, attached.layers[0].head_dim)
+
+    def prove_kv(self) -> KVProof | None:
+        """Hold the model's KV tier against text prefill; None where it has none.
+
+        Raises:
+            Unsupported: it fails the self-test.
+        """
+        attached = self._engine.attached
+        if self._kv is None or attached is None:
+            return None
+        return prove(self._engine, attached)
 
     @property
     def num_forwards(self) -> int:
