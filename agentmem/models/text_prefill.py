@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from agentmem.models import stock_layers
 from agentmem.models.loading import LoadedModel
+from agentmem.models.long_rope import switch_tokens
 from agentmem.models.prompt_ids import Entry
 from agentmem.models.state_checkpoints import Checkpoint, StateCheckpoints
 
@@ -34,6 +35,7 @@ class PrefixWindow:
         self._can_cut = stock_layers.can_cut(self._cache.layers)
         self.checkpoints = StateCheckpoints(max_checkpoint_bytes)
         self._is_fork = False
+        self._switch_tokens = switch_tokens(loaded.model.config.get_text_config(decoder=True))
 
     @property
     def cache(self) -> Any:
@@ -60,6 +62,12 @@ class PrefixWindow:
             self._cut(len(self.token_ids))
         else:
             self._go_back(self.checkpoints.longest(self.token_ids))
+
+    def restart(self) -> list[int]:
+        """Forget every token; their ids, to be read again."""
+        token_ids = self.token_ids
+        self.clear()
+        return token_ids
 
     def keep_start(self, token_ids: Sequence[int]) -> int:
         """Keep the beginning shared with a prompt, at most all but its last id.
@@ -149,8 +157,10 @@ class PrefixWindow:
 
     def _cut(self, length: int) -> None:
         held = [layer for layer in self._cache.layers if layer.keys is not None]
-        if length == 0 or any(layer.get_seq_length() < length for layer in held):
-            # Some layers may not have what others do: a forward was interrupted in the first one.
+        # What is left after the switch was rotated by the frequencies that hold behind it.
+        is_mixed = length <= self._switch_tokens < len(self.token_ids)
+        # Some layers may not have what others do: a forward was interrupted in the first one.
+        if length == 0 or is_mixed or any(layer.get_seq_length() < length for layer in held):
             self.clear()
             return
         for layer in held:
