@@ -31,10 +31,12 @@ def test_packed_segments_are_within_the_bound_and_attended_to_as_what_they_decod
     attached = attach(model)
     with oracle_for(model) as oracle:
         text = torch.randint(3, 320, (2000,)).tolist()
-        history = History(attached, oracle, seed=7, max_tokens=30, text=text, format="q8")
-        history.run(60)
+        history = History(
+            attached, oracle, seed=7, max_tokens=20, text=text, format="q8", appends=2
+        )
+        history.run(40)
     attached.detach()
-    assert history.done["pack"] >= 3 and len(history.done) == 8, history.done
+    assert history.done["pack"] >= 3 and history.compared > 100, history.done
     assert 0.9 < history.worst_code <= 1.0
     # The kernels of packed codes round queries too, to 15 bits.
     assert history.worst < 1e-4
@@ -63,7 +65,7 @@ def test_generate_says_what_it_says_on_a_cache_of_transformers(family: str) -> N
 
 def _generate(model: Any, cache: Any, prompt: Tensor) -> Tensor:
     generated: Tensor = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=32, do_sample=False,
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False,
         # A random model would say two or three tokens over and over.
         no_repeat_ngram_size=2, eos_token_id=None, pad_token_id=0,
         **{cache_argument(model): cache},
