@@ -26,7 +26,7 @@ class Budget:
         controller_calls: calls of the model a review may make.
         seconds: wall-clock seconds a review may take before the policy finishes it.
         kv_bytes: bytes of KV for tokens in the window; 0 means no ceiling but the tokens.
-        parked_ram_bytes: bytes of KV parked in memory.
+        parked_ram_bytes: bytes of KV parked in memory; without a KV tier, of copies of a state.
         parked_disk_bytes: bytes of KV parked on disk.
     """
 
