@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.page_table import STRETCH_TOKENS
+from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_formats import make_format
 from agentmem.models.segment_cache import SegmentCache
@@ -202,12 +203,15 @@ class History:
         if not live:
             return False
         key = self.random.choice(live)
-        exact = self.stored(branch, key)
+        exact, offsets_before = self.stored(branch, key)
         assert branch.cache.compress(key)
-        offsets = torch.arange(branch.lengths[key]) % STRETCH_TOKENS
-        for layer, (states_before, states_now) in enumerate(
-            zip(exact, self.stored(branch, key), strict=True)
-        ):
+        packed, offsets = self.stored(branch, key)
+        for layer, (states_before, states_now) in enumerate(zip(exact, packed, strict=True)):
+            # It may begin in another slot, and its keys then have other offsets.
+            frequencies = self.attached.frequencies[self.attached.groups[layer]]
+            turns = unit_rotations(offsets - offsets_before, frequencies)
+            keys_before = as_channels(ordered_pairs(states_before[0].contiguous()) * turns)
+            states_before = (keys_before, states_before[1])
             center = self.attached.centers[layer]
             middle = center.by_offset[offsets].transpose(0, 1) if center.is_large else 0.0
             for before, now, about in zip(states_before, states_now, (middle, 0.0), strict=True):
@@ -223,18 +227,25 @@ class History:
             branch.oracle.recode(key, layer, in_channels, values, offsets)
         return True
 
-    def stored(self, branch: Branch, key: int) -> list[tuple[Tensor, Tensor]]:
-        """Keys, in pair order and rotated by their offset in the stretch, and values: (H, T, D)."""
+    def stored(self, branch: Branch, key: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """Keys, in pair order and rotated by their offset in the stretch, and values: (H, T, D).
+
+        And those offsets: (T,).
+        """
         record = branch.cache.fork().park(key)
         format = make_format(record.format, self.attached)
-        phases = phases_of(num_pages_for(record.num_tokens))
+        num_pages = num_pages_for(record.num_tokens, record.first_slot)
+        slots = torch.arange(record.first_slot, record.first_slot + record.num_tokens)
         found = []
         for layer, (shape, pages) in enumerate(
             zip(self.attached.shapes, record.layers, strict=True)
         ):
             keys, values = (
-                states.transpose(0, 1).flatten(1, 2)[:, : record.num_tokens]
-                for states in format.layer(layer, shape).decode(pages, phases)
+                states.transpose(0, 1).flatten(1, 2)[:, slots]
+                # The pages are a ring: the first may be the last as well.
+                for states in format.layer(layer, shape).decode(
+                    torch.cat((pages, pages[:1]))[:num_pages], phases_of(num_pages)
+                )
             )
             found.append((keys, values))
-        return found
+        return found, slots % STRETCH_TOKENS
