@@ -62,6 +62,10 @@ class PackedContext(ABC):
         self._forget()
         return torch.cat(kept).float().log_softmax(-1)
 
+    def step(self, token_id: int) -> Tensor:
+        """Read one token and keep it; (vocab_size,), the logits of the one that follows."""
+        return self._forward([token_id], 1)[-1]
+
     def decode_seconds(self, token_ids: Sequence[int]) -> list[float]:
         """What each token takes, read one by one."""
         seconds = []
