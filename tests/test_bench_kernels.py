@@ -69,7 +69,7 @@ def test_transformers_quantized_cache_is_asked_for_the_same(
 ) -> None:
     from transformers.cache_utils import Cache
 
-    made: list[QuantizedStep] = []
+    made: list[Any] = []
 
     class Step(QuantizedStep):
         def __init__(self, *given: Any) -> None:

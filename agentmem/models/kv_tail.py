@@ -75,6 +75,7 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._observed_layers = min(_SKIPPED_LAYERS, len(self.layers) - 1)
         self._evidence = Evidence(evidence_turns)
         self._mass = torch.zeros(0, device=self._device)
+        self._step_mass = self._mass
         self._num_observed = 0
         self._tail_mass = torch.zeros(0, device=self._device)
         self._tail_observed = 0
@@ -263,11 +264,12 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
                     f"{resident.start}: move it away first."
                 )
         self._step = Step(view, start, self._tail_length, keys.shape[2], self._device)
-        if self._mass.shape[0] < self._step.num_columns:
+        if self._mass.shape[0] < self._step.num_padded_columns:
             with plain_tensors():
-                grown = torch.zeros(self._step.num_columns + 256, device=self._device)
+                grown = torch.zeros(self._step.num_padded_columns + 256, device=self._device)
                 grown[: self._mass.shape[0]] = self._mass
             self._mass = grown
+        self._step_mass = self._mass[: self._step.num_padded_columns]
 
     def _attend(
         self, layer: SegmentLayer, module: nn.Module, query: Tensor, call: dict[str, Any]
@@ -278,9 +280,7 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
             raise InvalidInput("The cache belongs to another model: make one for this model.")
         if layer.index == 0:
             _check_positions(call.get("position_ids"), step)
-        mass = None
-        if layer.index >= self._observed_layers:
-            mass = self._mass[: step.num_columns]
+        mass = self._step_mass if layer.index >= self._observed_layers else None
         attended = layer.attend(query, step, self._tail_begin, call, mass)
         if layer.index == len(self.layers) - 1:
             self._tail_start = step.first_position - step.num_past
