@@ -153,10 +153,9 @@ class Step:
         self.num_columns = view.num_slots + self.num_tail
         self.num_padded_columns = view.num_slots + -(-self.num_tail // PAGE_TOKENS) * PAGE_TOKENS
         self.first_position = tail_start + num_past
-        tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
-        self._positions = torch.cat((view.positions, tail))
-        self._queries = tail[num_past:]
         self._tail_start = tail_start
+        self._tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
+        self._queries = self._tail[num_past:]
         self._masses: tuple[Tensor, list[Tensor]] | None = None
         self._hidden: dict[int, Tensor] = {}
         self._limits: dict[tuple[int, int, int], Tensor] = {}
@@ -183,9 +182,10 @@ class Step:
         """(num_new, num_columns), bool: what each query may not see in a layer of that window."""
         mask = self._hidden.get(window)
         if mask is None:
-            mask = self._positions[None, :] > self._queries[:, None]
+            positions = torch.cat((self.view.positions, self._tail))
+            mask = positions[None, :] > self._queries[:, None]
             if window:
-                mask |= self._positions[None, :] <= self._queries[:, None] - window
+                mask |= positions[None, :] <= self._queries[:, None] - window
             self._hidden[window] = mask
         return mask
 
@@ -208,10 +208,9 @@ class Step:
         key = (window, num_queries)
         hidden = self._tail_hidden.get(key)
         if hidden is None:
-            tail = self._positions[self.view.num_slots :]
             queries = self._queries[-num_queries:]
-            hidden = tail[None, :] > queries[:, None]
+            hidden = self._tail[None, :] > queries[:, None]
             if window:
-                hidden |= tail[None, :] <= queries[:, None] - window
+                hidden |= self._tail[None, :] <= queries[:, None] - window
             self._tail_hidden[key] = hidden
         return hidden

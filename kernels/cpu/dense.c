@@ -215,7 +215,7 @@ static void begin_block(const Dense *dense, int first, Block *block) {
     }
     block->low = _mm512_loadu_si512(low), block->high = _mm512_loadu_si512(high);
     block->maxima = _mm512_set1_ps(UNSEEN), block->totals = _mm512_setzero_ps();
-    memset(block->mixed, 0, sizeof block->mixed);
+    for (int r = 0; r < BLOCK; r++) memset(block->mixed[r], 0, dense->head_dim * sizeof(float));
 }
 
 INLINE const uint8_t *of_head(const Dense *dense, const uint8_t *states, int32_t page, int head) {
