@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,21 @@ def test_a_chat_is_cut_into_short_segments() -> None:
 def test_calls_take_turns_and_the_first_round_does_not_count() -> None:
     called: list[str] = []
     calls = {name: lambda name=name: called.append(name) for name in ("one", "two")}
-    times = take_turns(calls, seconds=0, least=3)
-    assert called == ["one", "two"] * 4
+    times = take_turns(calls, seconds=60, most=5)
+    assert called == ["one", "two"] * 6
     assert times["one"].wall_ms >= 0 and times["two"].ms == times["two"].cpu_ms
-    called.clear()
-    take_turns(calls, seconds=60, most=5)
-    assert len(called) == 12
+
+
+def test_a_call_that_is_slow_takes_few_turns() -> None:
+    called: list[str] = []
+
+    def slow() -> None:
+        time.sleep(0.01)
+        called.append("slow")
+
+    take_turns({"slow": slow, "quick": lambda: called.append("quick")}, seconds=0.05, least=4)
+    assert called[:6] == ["slow", "quick"] * 3
+    assert called.count("slow") == 3 and called.count("quick") >= 5
 
 
 # Options.

@@ -12,6 +12,9 @@ from statistics import median
 
 import torch
 
+_SLOW_SHARE = 0.1
+_SLOW_ROUNDS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -39,16 +42,19 @@ def take_turns(
     Args:
         calls: by name.
         seconds: after which no further round begins.
-        least, most: rounds, whatever they take. One more goes before them and does not count.
+        least, most: rounds, whatever they take. One more goes before them and does not count; what
+            takes a tenth of `seconds` in it is in the first two rounds only.
     """
+    first = {name: time_once(call)[1] for name, call in calls.items()}
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     begun = time.perf_counter()
-    for number in range(most + 1):
-        if number > least and time.perf_counter() - begun > seconds:
+    for number in range(most):
+        if number >= least and time.perf_counter() - begun > seconds:
             break
         for name, call in calls.items():
-            rounds[name].append(time_once(call))
-    return {name: median_of(times[1:]) for name, times in rounds.items()}
+            if number < _SLOW_ROUNDS or first[name] < _SLOW_SHARE * seconds:
+                rounds[name].append(time_once(call))
+    return {name: median_of(times) for name, times in rounds.items()}
 
 
 def time_once(call: Callable[[], object]) -> tuple[float, float]:
