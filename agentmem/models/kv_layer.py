@@ -111,7 +111,7 @@ class SegmentLayer:
         states = query[0].float() * (geometry.head_dim**-0.5 if scaling is None else scaling)
         tail = slice(tail_begin, tail_begin + step.num_tail)
         early = max(0, num_new - MAX_ROW_QUERIES)
-        late = attend_rows(self, states[:, early:], step, tail, call, mass)
+        late = attend_rows(self, states[:, early:] if early else states, step, tail, call, mass)
         if early:
             late = torch.cat((self._attend_tiles(states[:, :early], step, tail, call), late), 1)
         return late.transpose(0, 1)[None].to(query.dtype)
