@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from agentmem.kernels import cpu, packed
+from agentmem.kernels import cpu, cpu_dense, packed
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 
@@ -43,6 +43,13 @@ def kernels_for(device: torch.device, head_dim: int) -> PackedKernels:
     if device.type == "cpu" and head_dim <= cpu.MAX_HEAD_DIM and cpu.why_unavailable() is None:
         return cpu
     return packed
+
+
+def attends_dense_in_c(device: torch.device, head_dim: int, dtype: torch.dtype) -> bool:
+    """Whether `cpu_dense` attends to such keys and values on a device; else eager PyTorch does."""
+    return (
+        device.type == "cpu" and cpu_dense.takes(head_dim, dtype) and cpu.why_unavailable() is None
+    )
 
 
 def kernels_in_words(device: torch.device, head_dim: int) -> str:

@@ -20,7 +20,10 @@ from agentmem.kernels.cpu_library import SWITCH, KernelsUnavailable, Library, lo
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 
-__all__ = ["MAX_HEAD_DIM", "KernelsUnavailable", "attend", "column_mass", "why_unavailable"]
+__all__ = [
+    "MAX_HEAD_DIM", "KernelsUnavailable", "attend", "checked", "column_mass", "columns_of",
+    "ready_functions", "why_unavailable",
+]  # fmt: skip
 
 _INT32_MAX = 2**31 - 1
 
@@ -73,7 +76,7 @@ def attend(
         KernelsUnavailable: `why_unavailable` says why.
         ValueError: a tensor of another shape, type or place, or a table that points outside.
     """
-    functions = _ready_functions()
+    functions = ready_functions()
     constants = prepared(layer)
     window = _Question(queries, rotations, table, pages, constants, limits, softcap)
     heads, rows, _ = queries.shape
@@ -99,10 +102,10 @@ def column_mass(
         KernelsUnavailable: `why_unavailable` says why.
         ValueError: a tensor of another shape, type or place, or a table that points outside.
     """
-    functions = _ready_functions()
+    functions = ready_functions()
     constants = prepared(layer)
     window = _Question(queries, rotations, table, pages, constants, limits, softcap)
-    over = _checked("log_sum_exp", log_sum_exp, torch.float32, queries.shape[:2])
+    over = checked("log_sum_exp", log_sum_exp, torch.float32, queries.shape[:2])
     mass = torch.zeros(table.num_slots)
     window.ask(functions.agentmem_column_mass, constants, over.data_ptr(), mass.data_ptr())
     return mass
@@ -118,14 +121,12 @@ class _Question:
         rows = queries.shape[1] if queries.ndim == 3 else 0
         num_stretches = rotations.shape[0] if rotations.ndim else 0
         head_dim = layer.head_dim
-        self.queries = _checked(
-            "queries", queries, torch.float32, (layer.num_heads, rows, head_dim)
-        )
-        self._rotations = _checked(
+        self.queries = checked("queries", queries, torch.float32, (layer.num_heads, rows, head_dim))
+        self._rotations = checked(
             "rotations", rotations, torch.complex64, (num_stretches, head_dim // 2)
         ).resolve_conj()
-        self._limits = _checked("limits", limits, torch.int32, (rows, 2))
-        self._columns = _columns(table)
+        self._limits = checked("limits", limits, torch.int32, (rows, 2))
+        self._columns = columns_of(table)
         if (
             pages.dtype != torch.uint8 or pages.ndim != 2 or not pages.is_cpu
             or pages.shape[1] != layer.page_nbytes or (pages.stride(1) != 1 and pages.numel())
@@ -171,7 +172,7 @@ class _Columns:
     def __init__(self, table: PageTable) -> None:
         self.num_pages = table.num_pages
         self.tensors = {
-            name: _checked(f"table.{name}", getattr(table, name), torch.int32, (self.num_pages,))
+            name: checked(f"table.{name}", getattr(table, name), torch.int32, (self.num_pages,))
             for name in ("rows", "stretches", "phases", "starts", "begins", "ends")
         }
         self.pointers = tuple(tensor.data_ptr() for tensor in self.tensors.values())
@@ -180,15 +181,20 @@ class _Columns:
 _known_tables: WeakKeyDictionary[PageTable, _Columns] = WeakKeyDictionary()
 
 
-def _columns(table: PageTable) -> _Columns:
+def columns_of(table: PageTable) -> _Columns:
+    """A table's columns, checked once as long as it lives."""
     found = _known_tables.get(table)
     if found is None:
         found = _known_tables[table] = _Columns(table)
     return found
 
 
-def _checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor in one piece, as C reads it."""
+def checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    """The tensor in one piece, as C reads it.
+
+    Raises:
+        ValueError: it has another shape or type, or is not on the CPU.
+    """
     if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_cpu:
         raise ValueError(
             f"`{name}` must be {tuple(shape)}, {dtype}, on the CPU: got {tuple(tensor.shape)}, "
@@ -213,7 +219,12 @@ def _library(cache_dir: Path | None = None) -> Library | KernelsUnavailable:
     return found
 
 
-def _ready_functions() -> ctypes.CDLL:
+def ready_functions() -> ctypes.CDLL:
+    """The library's functions, loaded.
+
+    Raises:
+        KernelsUnavailable: `why_unavailable` says why.
+    """
     global _functions
     if _functions is None:
         found = _library()

@@ -27,6 +27,11 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 # Contraction is off so that encoding rounds as PyTorch does; where it may be, fma is written out.
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=off", "-fPIC")
+_FUNCTIONS = {
+    "agentmem_attend": 5, "agentmem_column_mass": 5, "agentmem_attend_dense": 4,
+    "agentmem_dense_mass": 3,
+}  # fmt: skip
+"""What the library exports, and how many pointers each function takes."""
 _COMPILE_SECONDS = 900
 _DIGEST_BYTES = 32
 
@@ -82,8 +87,9 @@ def load_library(cache_dir: Path | None = None) -> Library:
 
 def _load(path: Path) -> ctypes.CDLL:
     functions = ctypes.CDLL(str(path))
-    for function in (functions.agentmem_attend, functions.agentmem_column_mass):
-        function.argtypes = [ctypes.c_void_p] * 5
+    for name, num_arguments in _FUNCTIONS.items():
+        function = getattr(functions, name)
+        function.argtypes = [ctypes.c_void_p] * num_arguments
         function.restype = ctypes.c_int
     return functions
 

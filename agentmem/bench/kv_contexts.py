@@ -66,6 +66,10 @@ class PackedContext(ABC):
         """What `read` gives of each of several texts; at once, where the system can."""
         return [self.read(text, count) for text, count in zip(texts, keep, strict=True)]
 
+    def step(self, token_id: int) -> Tensor:
+        """Read one token and keep it; (vocab_size,), the logits of the one that follows."""
+        return self._forward([token_id], 1)[-1]
+
     def decode_seconds(self, token_ids: Sequence[int]) -> list[float]:
         """What each token takes, read one by one."""
         seconds = []

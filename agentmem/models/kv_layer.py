@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.attention import TILE_TOKENS, OnlineSoftmax, merge
+from agentmem.kernels.backend import attends_dense_in_c
+from agentmem.kernels.cpu_dense import DenseStates
 from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs
+from agentmem.models.kv_rows import attend_rows, sink_part
 from agentmem.models.kv_window import Step
 from agentmem.models.rope_probe import LayerGeometry
 from agentmem.storage.kv_format import pad_to_pages
@@ -48,6 +51,8 @@ class SegmentLayer:
         self.tail_keys: Tensor | None = None
         """(num_kv_heads, capacity, head_dim), as they arrived: rotated by their position."""
         self.tail_values: Tensor | None = None
+        self._tail_states: tuple[int, DenseStates | None] | None = None
+        """The tail from an index on, for C; None in it where C does not attend to it."""
 
     def append(self, keys: Tensor, values: Tensor, begin: int) -> None:
         """Write new tokens to the tail at index `begin`.
@@ -94,8 +99,8 @@ class SegmentLayer:
             step: what this forward may see.
             tail_begin: index of the tail's first token.
             call: scaling, softcap and s_aux as the model passes them.
-            mass: (num_columns,), float32; the observed queries' probabilities are added to it.
-                None: not observed.
+            mass: (num_padded_columns,), float32; the observed queries' probabilities are added to
+                it. None: not observed.
 
         Returns:
             (1, num_new, num_query_heads, head_dim), the query's dtype.
@@ -107,49 +112,10 @@ class SegmentLayer:
         tail = slice(tail_begin, tail_begin + step.num_tail)
         # Branches are asked of packed pages as decoded tokens are, however many they are.
         early = 0 if step.branches else max(0, num_new - MAX_ROW_QUERIES)
-        late = self._attend_rows(states[:, early:], step, tail, call, mass)
+        late = attend_rows(self, states[:, early:] if early else states, step, tail, call, mass)
         if early:
             late = torch.cat((self._attend_tiles(states[:, :early], step, tail, call), late), 1)
         return late.transpose(0, 1)[None].to(query.dtype)
-
-    def _attend_rows(
-        self, states: Tensor, step: Step, tail: slice, call: dict[str, Any], mass: Tensor | None
-    ) -> Tensor:
-        """Few queries turn to the stretches. States and result: (num_query_heads, n, head_dim)."""
-        assert self.tail_keys is not None and self.tail_values is not None
-        geometry = self.geometry
-        heads, num_queries = geometry.num_kv_heads, states.shape[1]
-        groups = geometry.num_query_heads // heads
-        queries = states.reshape(heads, groups * num_queries, geometry.head_dim)
-        softcap, sinks = call.get("softcap"), call.get("s_aux")
-        logits = torch.bmm(queries, self.tail_keys[:, tail].float().mT)
-        if softcap is not None:
-            logits.div_(softcap).tanh_().mul_(softcap)
-        hidden = step.tail_hidden(geometry.window, num_queries)
-        if num_queries > 1 or geometry.window:
-            logits.view(heads, groups, num_queries, -1).masked_fill_(hidden, float("-inf"))
-        log_sum_exp = logits.logsumexp(-1)
-        weights = (logits - log_sum_exp[..., None]).exp_()
-        parts = [(torch.bmm(weights, self.tail_values[:, tail].float()), log_sum_exp)]
-        if step.view.arenas:
-            queries = queries.index_select(-1, geometry.pair_order)
-            limits = step.limits(geometry.window, num_queries, groups)
-        for view in step.view.arenas:
-            codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
-            rotations = view.rotations[self.group]
-            parts.append(codec.attend(queries, rotations, view.table, pages, limits, softcap))
-        if sinks is not None:
-            parts.append(_sink_part(sinks, heads, num_queries, geometry.head_dim))
-        mixed, whole = merge(parts)
-        if mass is not None:
-            shares = (log_sum_exp - whole).exp_()
-            mass[step.view.num_slots :] += (weights * shares[..., None]).sum((0, 1))
-            for view in step.view.arenas:
-                codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
-                mass[view.columns] += codec.column_mass(
-                    queries, view.rotations[self.group], view.table, pages, limits, softcap, whole
-                )
-        return mixed.view(geometry.num_query_heads, num_queries, geometry.head_dim)
 
     def _attend_tiles(
         self, states: Tensor, step: Step, tail: slice, call: dict[str, Any]
@@ -214,7 +180,7 @@ class SegmentLayer:
         for first, last, softmax in chunks:
             parts = [(softmax.result(), softmax.log_sum_exp())]
             if sinks is not None:
-                parts.append(_sink_part(sinks, heads, last - first, geometry.head_dim))
+                parts.append(sink_part(sinks, heads, last - first, geometry.head_dim))
             mixed.append(merge(parts)[0].view(heads, groups, last - first, geometry.head_dim))
         return torch.cat(mixed, 2).view(geometry.num_query_heads, num_queries, geometry.head_dim)
 
@@ -230,12 +196,13 @@ class SegmentLayer:
             keys[:, : self.tail_keys.shape[1]] = self.tail_keys
             values[:, : self.tail_values.shape[1]] = self.tail_values
         self.tail_keys, self.tail_values = keys, values
+        self._tail_states = None
 
-
-def _sink_part(
-    sinks: Tensor, num_kv_heads: int, num_queries: int, head_dim: int
-) -> tuple[Tensor, Tensor]:
-    """Logits that take mass and give no value, as a part to merge."""
-    by_group = sinks.float().view(num_kv_heads, -1, 1)
-    log_sum_exp = by_group.expand(-1, -1, num_queries).reshape(num_kv_heads, -1)
-    return log_sum_exp.new_zeros((*log_sum_exp.shape, head_dim)), log_sum_exp
+    def states_from(self, begin: int) -> DenseStates | None:
+        """The tail from an index on as C attends to it; None where eager PyTorch does."""
+        if self._tail_states is None or self._tail_states[0] != begin:
+            assert self.tail_keys is not None and self.tail_values is not None
+            keys, values = self.tail_keys[:, begin:], self.tail_values[:, begin:]
+            in_c = attends_dense_in_c(keys.device, self.geometry.head_dim, keys.dtype)
+            self._tail_states = begin, DenseStates.of_rows(keys, values) if in_c else None
+        return self._tail_states[1]

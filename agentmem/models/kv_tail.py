@@ -25,6 +25,9 @@ from agentmem.models.kv_window import NUM_SINKS, Resident, Step, WindowView
 
 _SKIPPED_LAYERS = 2
 """The first layers look at everything alike: no evidence."""
+_OBSERVED_EVERY = 4
+"""Of decoded tokens one in so many is observed, which costs a second reading of all keys. By
+position, so that a conversation gathers the same evidence however it is interrupted."""
 
 
 @contextmanager
@@ -76,6 +79,7 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._observed_layers = min(_SKIPPED_LAYERS, len(self.layers) - 1)
         self._evidence = Evidence(evidence_turns)
         self._mass = torch.zeros(0, device=self._device)
+        self._step_mass = self._mass
         self._num_observed = 0
         self._tail_mass = torch.zeros(0, device=self._device)
         self._tail_observed = 0
@@ -235,8 +239,9 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Attention mass per token each segment received from the queries of the last turns.
 
         Mean over queries, heads and all but the first two layers; the window's first four tokens
-        do not count. Observed are decoded tokens and the last 16 of every longer forward. Segments
-        never observed are absent. A segment counts all queries since its tail began, its own too.
+        do not count. Observed are one in four decoded tokens and the last 16 of every longer
+        forward. Segments never observed are absent. A segment counts all queries since its tail
+        began, its own too.
         """
         self._collect()
         counted = {key: resident.num_tokens for key, resident in self._residents.items()}
@@ -280,11 +285,12 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._step = Step(
             view, start, self._tail_length, keys.shape[2], self._device, self._branches
         )
-        if self._mass.shape[0] < self._step.num_columns:
+        if self._mass.shape[0] < self._step.num_padded_columns:
             with plain_tensors():
-                grown = torch.zeros(self._step.num_columns + 256, device=self._device)
+                grown = torch.zeros(self._step.num_padded_columns + 256, device=self._device)
                 grown[: self._mass.shape[0]] = self._mass
             self._mass = grown
+        self._step_mass = self._mass[: self._step.num_padded_columns]
 
     def _attend(
         self, layer: SegmentLayer, module: nn.Module, query: Tensor, call: dict[str, Any]
@@ -295,16 +301,17 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
             raise InvalidInput("The cache belongs to another model: make one for this model.")
         if layer.index == 0:
             _check_positions(call.get("position_ids"), step)
-        mass = None
-        if layer.index >= self._observed_layers and not step.branches:
-            mass = self._mass[: step.num_columns]
+        is_observed = step.num_new > 1 or step.first_position % _OBSERVED_EVERY == 0
+        observes = is_observed and not step.branches and layer.index >= self._observed_layers
+        mass = self._step_mass if observes else None
         attended = layer.attend(query, step, self._tail_begin, call, mass)
         if layer.index == len(self.layers) - 1 and step.branches:
             self._step = None
         elif layer.index == len(self.layers) - 1:
             self._tail_start = step.first_position - step.num_past
             self._tail_length = step.num_tail
-            self._num_observed += min(step.num_new, MAX_ROW_QUERIES)
+            if is_observed:
+                self._num_observed += min(step.num_new, MAX_ROW_QUERIES)
             self._step = None
         return attended
 

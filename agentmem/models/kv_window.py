@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -132,6 +133,9 @@ class WindowView:
 class Step:
     """One forward: where its tokens go, and what each of its queries may see.
 
+    `num_columns` are those of masks; what is added up by column has `num_padded_columns`, the tail
+    in whole pages.
+
     Args:
         view: the sealed segments.
         tail_start: position of the open tail's first token.
@@ -155,26 +159,46 @@ class Step:
         self.num_past = num_past
         self.num_tail = num_past + num_new
         self.num_columns = view.num_slots + self.num_tail
+        self.num_padded_columns = view.num_slots + -(-self.num_tail // PAGE_TOKENS) * PAGE_TOKENS
         self.first_position = tail_start + num_past
         self.branches = tuple(branches)
-        tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
+        self._tail_start = tail_start
+        self._tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
         if self.branches:
             lengths = torch.tensor(self.branches, device=device)
             self._branch_of = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
-            tail[num_past:] -= (lengths.cumsum(0) - lengths)[self._branch_of]
-        self._positions = torch.cat((view.positions, tail))
-        self._queries = tail[num_past:]
+            self._tail[num_past:] -= (lengths.cumsum(0) - lengths)[self._branch_of]
+        self._queries = self._tail[num_past:]
+        self._masses: tuple[Tensor, list[Tensor]] | None = None
         self._hidden: dict[int, Tensor] = {}
         self._limits: dict[tuple[int, int, int], Tensor] = {}
         self._tail_hidden: dict[tuple[int, int], Tensor] = {}
+
+    @cached_property
+    def tail_table(self) -> PageTable:
+        """The tail's tokens as pages, its rows 16 tokens each from the first on."""
+        num_pages = -(-self.num_tail // PAGE_TOKENS)
+        segment = PlacedSegment(self._tail_start, self.num_tail, range(num_pages))
+        return PageTable.of_segments([segment], self._queries.device)
+
+    def split(self, mass: Tensor) -> list[Tensor]:
+        """The tail's columns and those of each arena, as views of (num_padded_columns,).
+
+        Every layer of a forward passes the same tensor.
+        """
+        if self._masses is None or self._masses[0] is not mass:
+            views = [mass[view.columns] for view in self.view.arenas]
+            self._masses = mass, [mass[self.view.num_slots :], *views]
+        return self._masses[1]
 
     def hidden(self, window: int) -> Tensor:
         """(num_new, num_columns), bool: what each query may not see in a layer of that window."""
         mask = self._hidden.get(window)
         if mask is None:
-            mask = self._positions[None, :] > self._queries[:, None]
+            positions = torch.cat((self.view.positions, self._tail))
+            mask = positions[None, :] > self._queries[:, None]
             if window:
-                mask |= self._positions[None, :] <= self._queries[:, None] - window
+                mask |= positions[None, :] <= self._queries[:, None] - window
             self._hide_other_branches(mask)
             self._hidden[window] = mask
         return mask
@@ -198,11 +222,10 @@ class Step:
         key = (window, num_queries)
         hidden = self._tail_hidden.get(key)
         if hidden is None:
-            tail = self._positions[self.view.num_slots :]
             queries = self._queries[-num_queries:]
-            hidden = tail[None, :] > queries[:, None]
+            hidden = self._tail[None, :] > queries[:, None]
             if window:
-                hidden |= tail[None, :] <= queries[:, None] - window
+                hidden |= self._tail[None, :] <= queries[:, None] - window
             self._hide_other_branches(hidden)
             self._tail_hidden[key] = hidden
         return hidden
