@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,18 @@ class _States(ctypes.Structure):
         ("first", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("page", "head", "token")),
     ]
+
+    @staticmethod
+    def of_pages(pages: Tensor) -> _States:
+        """(P, H, 16, D), which must outlive this."""
+        return _States(pages.data_ptr(), *pages.stride()[:3])
+
+    @staticmethod
+    def of_rows(rows: Tensor, num_pages: int) -> _States:
+        """(H, P * 16, D) in one piece, which must outlive this."""
+        size = rows.shape[2]
+        page = PAGE_TOKENS * size
+        return _States(rows.data_ptr(), page, num_pages * page, size)
 
 
 _BothStates = _States * 2
@@ -65,17 +76,17 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
     if values.shape[0] != num_pages:
         raise ValueError(f"Keys have {num_pages} pages, values {values.shape[0]}.")
     sizes: list[Tensor | None] = [None, None]
+    batch = _batch(num_pages, [_States.of_pages(one) for one in states])
     if coding.is_framed or any(coding.means):
-        framed = _framed(functions, coding, layer, states, phases)
+        framed = _framed(functions, coding, layer, batch, phases)
         # Of one bit the size is a mean, whose order of summation is PyTorch's.
         sizes = [
             rows.abs().mean(-1) if is_mean else None
             for rows, is_mean in zip(framed, coding.means, strict=True)
         ]
-        states = [_by_page(rows, num_pages) for rows in framed]
-    batch = _batch(num_pages, states)
-    for side, of_tokens in enumerate(sizes):
-        batch.sizes[side] = None if of_tokens is None else of_tokens.data_ptr()
+        batch.states = _BothStates(*[_States.of_rows(rows, num_pages) for rows in framed])
+        for side, of_tokens in enumerate(sizes):
+            batch.sizes[side] = None if of_tokens is None else of_tokens.data_ptr()
     pages = torch.empty((num_pages, coding.page_nbytes), dtype=torch.uint8)
     batch.pages, batch.page_stride = pages.data_ptr(), coding.page_nbytes
     largest = (ctypes.c_float * 2)()
@@ -86,18 +97,18 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
 
 
 def _framed(
-    functions: ctypes.CDLL, coding: PreparedCoding, layer: PackedLayer, states: Sequence[Tensor],
+    functions: ctypes.CDLL, coding: PreparedCoding, layer: PackedLayer, batch: _Batch,
     phases: Tensor,
 ) -> list[Tensor]:  # fmt: skip
     """Keys and values in the frame they are coded in, (H, P * 16, D): a head's rows together."""
-    num_pages = states[0].shape[0]
-    rows = torch.empty((2, coding.num_heads, num_pages * PAGE_TOKENS, coding.head_dim))
-    batch = _batch(num_pages, states)
-    _center(functions, coding, batch, [_by_page(one, num_pages) for one in rows], phases)
-    return [
-        one if matrices is None else torch.bmm(one, matrices)
-        for one, matrices in zip(rows, (layer.key_transform, layer.value_transform), strict=True)
-    ]
+    num_pages = batch.num_pages
+    shape = (coding.num_heads, num_pages * PAGE_TOKENS, coding.head_dim)
+    framed = [torch.empty(shape), torch.empty(shape)]
+    _center(functions, coding, batch, [_States.of_rows(one, num_pages) for one in framed], phases)
+    for side, matrices in enumerate((layer.key_transform, layer.value_transform)):
+        if matrices is not None:
+            framed[side] = torch.bmm(framed[side], matrices)
+    return framed
 
 
 def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, Tensor]:
@@ -110,53 +121,40 @@ def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, T
     functions = ready_functions()
     coding = prepared_coding(layer)
     checked_pages(pages, coding.page_nbytes)
-    num_pages, size = pages.shape[0], coding.head_dim
-    decoded = [torch.empty((num_pages, coding.num_heads, PAGE_TOKENS, size)) for _ in range(2)]
-    matrices = (
-        None if layer.query_transform is None else layer.query_transform.transpose(1, 2),
-        layer.value_inverse,
-    )
-    # A product takes a head's rows together.
-    rows = [
-        whole if matrix is None
-        else _by_page(torch.empty((coding.num_heads, num_pages * PAGE_TOKENS, size)), num_pages)
-        for whole, matrix in zip(decoded, matrices, strict=True)
-    ]  # fmt: skip
-    batch = _batch(num_pages, rows)
-    batch.pages, batch.page_stride = pages.data_ptr(), pages.stride(0)
-    functions.agentmem_decode(coding.reference, ctypes.byref(batch))
-    if coding.is_framed:
-        rows = [
-            one if matrix is None else _by_page(torch.bmm(_by_head(one), matrix), num_pages)
-            for one, matrix in zip(rows, matrices, strict=True)
-        ]
-        _center(functions, coding, _batch(num_pages, rows), decoded, phases, back=True)
+    num_pages, heads, size = pages.shape[0], coding.num_heads, coding.head_dim
+    decoded = [torch.empty((num_pages, heads, PAGE_TOKENS, size)) for _ in range(2)]
+    if not coding.is_framed:
+        _decode(functions, coding, pages, [_States.of_pages(one) for one in decoded])
+        return decoded[0], decoded[1]
+    rows = [torch.empty((heads, num_pages * PAGE_TOKENS, size)) for _ in range(2)]
+    _decode(functions, coding, pages, [_States.of_rows(one, num_pages) for one in rows])
+    if layer.query_transform is not None:
+        rows[0] = torch.bmm(rows[0], layer.query_transform.transpose(1, 2))
+    if layer.value_inverse is not None:
+        rows[1] = torch.bmm(rows[1], layer.value_inverse)
+    batch = _batch(num_pages, [_States.of_rows(one, num_pages) for one in rows])
+    to = [_States.of_pages(one) for one in decoded]
+    _center(functions, coding, batch, to, phases, back=True)
     return decoded[0], decoded[1]
 
 
-def _batch(num_pages: int, states: Sequence[Tensor]) -> _Batch:
+def _decode(
+    functions: ctypes.CDLL, coding: PreparedCoding, pages: Tensor, to: Sequence[_States]
+) -> None:  # fmt: skip
+    batch = _batch(pages.shape[0], to)
+    batch.pages, batch.page_stride = pages.data_ptr(), pages.stride(0)
+    functions.agentmem_decode(coding.reference, ctypes.byref(batch))
+
+
+def _batch(num_pages: int, states: Sequence[_States]) -> _Batch:
     if num_pages > _MOST_PAGES:
         raise ValueError(f"At most {_MOST_PAGES} pages can be coded at once: got {num_pages}.")
-    return _Batch(_both(states), num_pages=num_pages, num_threads=torch.get_num_threads())
-
-
-def _both(states: Sequence[Tensor]) -> Any:
-    """Two (P, H, 16, D) tensors as C reads them; they must outlive what is made of it."""
-    return _BothStates(*[_States(one.data_ptr(), *one.stride()[:3]) for one in states])
-
-
-def _by_page(rows: Tensor, num_pages: int) -> Tensor:
-    """(H, P * 16, D) as (P, H, 16, D)."""
-    return rows.view(rows.shape[0], num_pages, PAGE_TOKENS, rows.shape[2]).transpose(0, 1)
-
-
-def _by_head(pages: Tensor) -> Tensor:
-    """And back."""
-    return pages.transpose(0, 1).flatten(1, 2)
+    both = _BothStates(*states)
+    return _Batch(both, num_pages=num_pages, num_threads=torch.get_num_threads())
 
 
 def _center(
-    functions: ctypes.CDLL, coding: PreparedCoding, batch: _Batch, to: Sequence[Tensor],
+    functions: ctypes.CDLL, coding: PreparedCoding, batch: _Batch, to: Sequence[_States],
     phases: Tensor, *, back: bool = False,
 ) -> None:  # fmt: skip
     """Write the batch's states to others, less their center and mean, or plus them."""
@@ -170,7 +168,7 @@ def _center(
     batch.phases = places.data_ptr()
     where = ctypes.c_int32(0)
     fault = functions.agentmem_center(
-        coding.reference, ctypes.byref(batch), _both(to), int(back), ctypes.byref(where)
+        coding.reference, ctypes.byref(batch), _BothStates(*to), int(back), ctypes.byref(where)
     )
     if fault:
         raise ValueError(
