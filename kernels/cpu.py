@@ -1,28 +1,29 @@
-"""Attention over packed pages in C: what packed.py computes, on x86-64 with AVX-512 VNNI.
+"""Packed pages in C: what packed.py computes, on x86-64 with AVX-512 VNNI.
 
-Same arguments and results as the eager twin, to the rounding of queries to two bytes and of
-probabilities to one, or two for values of eight bits. Everything is checked before a pointer is
-handed over: what does not fit is a ValueError, never a fault. See cpu/attend.c for how.
+Same arguments and results as the eager twin. Attention is equal to the rounding of queries to two
+bytes and of probabilities to one, or two for values of eight bits; `encode` and `decode` are in
+cpu_coding.py. Everything is checked before a pointer is handed over: what does not fit is a
+ValueError, never a fault. See cpu/attend.c for how.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from agentmem.kernels.cpu_coding import decode, encode
 from agentmem.kernels.cpu_layer import MAX_HEAD_DIM, PreparedLayer, prepared
-from agentmem.kernels.cpu_library import SWITCH, KernelsUnavailable, Library, load_library
+from agentmem.kernels.cpu_library import KernelsUnavailable, ready_functions, why_unavailable
+from agentmem.kernels.cpu_tensors import checked, checked_pages
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 
 __all__ = [
-    "MAX_HEAD_DIM", "KernelsUnavailable", "attend", "checked", "column_mass", "columns_of",
-    "ready_functions", "why_unavailable",
+    "MAX_HEAD_DIM", "KernelsUnavailable", "attend", "column_mass", "columns_of", "decode", "encode",
+    "why_unavailable",
 ]  # fmt: skip
 
 _INT32_MAX = 2**31 - 1
@@ -50,15 +51,6 @@ _FAULTS = {
     4: ("begins", "0 to 15"),
     5: ("ends", "above `begins`, and at most 16"),
 }
-
-
-def why_unavailable(cache_dir: Path | None = None) -> str | None:
-    """Why these kernels cannot be used here, in one line; None where they can.
-
-    Compiles them where that was never done, which takes seconds.
-    """
-    found = _library(cache_dir)
-    return str(found) if isinstance(found, KernelsUnavailable) else None
 
 
 def attend(
@@ -127,15 +119,7 @@ class _Question:
         ).resolve_conj()
         self._limits = checked("limits", limits, torch.int32, (rows, 2))
         self._columns = columns_of(table)
-        if (
-            pages.dtype != torch.uint8 or pages.ndim != 2 or not pages.is_cpu
-            or pages.shape[1] != layer.page_nbytes or (pages.stride(1) != 1 and pages.numel())
-        ):  # fmt: skip
-            raise ValueError(
-                f"`pages` must be (capacity, {layer.page_nbytes}), torch.uint8, on the CPU, each "
-                f"page in one piece: got {tuple(pages.shape)}, {pages.dtype}, on {pages.device}, "
-                f"strides {pages.stride()}."
-            )
+        checked_pages(pages, layer.page_nbytes)
         if softcap is not None and not softcap > 0:
             raise ValueError(f"`softcap` must be above 0, or None: got {softcap}.")
         if max(self._columns.num_pages * 16, rows * head_dim) > _INT32_MAX:
@@ -187,48 +171,3 @@ def columns_of(table: PageTable) -> _Columns:
     if found is None:
         found = _known_tables[table] = _Columns(table)
     return found
-
-
-def checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor in one piece, as C reads it.
-
-    Raises:
-        ValueError: it has another shape or type, or is not on the CPU.
-    """
-    if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_cpu:
-        raise ValueError(
-            f"`{name}` must be {tuple(shape)}, {dtype}, on the CPU: got {tuple(tensor.shape)}, "
-            f"{tensor.dtype}, on {tensor.device}."
-        )
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
-_loaded: dict[tuple[str, Path | None], Library | KernelsUnavailable] = {}
-_functions: ctypes.CDLL | None = None
-
-
-def _library(cache_dir: Path | None = None) -> Library | KernelsUnavailable:
-    key = (os.environ.get(SWITCH, ""), cache_dir)
-    found = _loaded.get(key)
-    if found is None:
-        try:
-            found = load_library(cache_dir)
-        except KernelsUnavailable as error:
-            found = error
-        _loaded[key] = found
-    return found
-
-
-def ready_functions() -> ctypes.CDLL:
-    """The library's functions, loaded.
-
-    Raises:
-        KernelsUnavailable: `why_unavailable` says why.
-    """
-    global _functions
-    if _functions is None:
-        found = _library()
-        if isinstance(found, KernelsUnavailable):
-            raise found
-        _functions = found.functions
-    return _functions

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentmem.kernels.cpu import checked, columns_of, ready_functions
+from agentmem.kernels.cpu import columns_of
+from agentmem.kernels.cpu_library import ready_functions
+from agentmem.kernels.cpu_tensors import checked
 from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PageTable
 

@@ -11,8 +11,9 @@ For one conversation on one thread: a batch of one, no beam search. Knows nothin
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 import torch
@@ -24,12 +25,17 @@ from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_formats import make_format
+from agentmem.models.kv_layer import SegmentLayer
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
 from agentmem.storage.kv_format import num_pages_for, pad_to_pages, phases_of
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_record import KVRecord, hash_tokens
+
+_TURNED_TOKENS = 1024
+"""Tokens times layers that are turned at once: few calls for a short segment, and what fits a cache
+for a long one."""
 
 Residence = Literal["live", "compressed", "parked"]
 
@@ -349,24 +355,45 @@ class SegmentCache(TailCache):
 
     def _packed_pages(self, block: Block, first_slot: int) -> list[Tensor]:
         """A dense block's tokens in the packed format, from a slot of their first page on."""
+        num_tokens = block.num_tokens
         phases = phases_of(len(block.rows), self._device)
-        new_phases = phases_of(num_pages_for(block.num_tokens, first_slot), self._device)
-        tokens = torch.arange(block.num_tokens, device=self._device)
+        new_phases = phases_of(num_pages_for(num_tokens, first_slot), self._device)
+        tokens = torch.arange(num_tokens, device=self._device)
         # Keys that begin in another slot have other offsets in their stretches.
         shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
         turns = [unit_rotations(shifts, one) for one in self.attached.frequencies]
+        dense = self._dense.load(block)
         encoded = []
-        for layer, pages in zip(self.layers, self._dense.load(block), strict=True):
-            keys, values = self._dense.codecs[layer.index].decode(pages, phases)
+        for layers in self._alike(max(1, _TURNED_TOKENS // num_tokens)):
+            pages = torch.stack([dense[layer.index] for layer in layers])
+            keys, values = self._dense.codecs[layers[0].index].decode(
+                pages.flatten(0, 1), phases.repeat(len(layers))
+            )
+            # (layers, pages, heads, 16, channels)
+            both = [states.view(*pages.shape[:2], *states.shape[1:]) for states in (keys, values)]
             if first_slot:
+                # All layers' heads side by side.
                 keys, values = (
-                    states.transpose(0, 1).flatten(1, 2)[:, : block.num_tokens]
-                    for states in (keys, values)
+                    states.transpose(1, 2).flatten(0, 1).flatten(1, 2)[:, :num_tokens]
+                    for states in both
                 )
-                keys = as_channels(ordered_pairs(keys) * turns[layer.group])
-                keys, values = pad_to_pages(keys, first_slot), pad_to_pages(values, first_slot)
-            encoded.append(self._packed.codecs[layer.index].encode(keys, values, new_phases))
+                keys = as_channels(ordered_pairs(keys) * turns[layers[0].group])
+                padded = [pad_to_pages(states, first_slot) for states in (keys, values)]
+                both = [
+                    torch.unflatten(states, 1, (len(layers), -1)).transpose(0, 1)
+                    for states in padded
+                ]
+            for layer, keys, values in zip(layers, *both, strict=True):
+                codec = self._packed.codecs[layer.index]
+                encoded.append(codec.encode(keys, values, new_phases))
         return encoded
+
+    def _alike(self, most: int) -> Iterator[list[SegmentLayer]]:
+        """Neighbouring layers of the same heads, channels and rotation, so many at a time."""
+        shapes = self.attached.shapes
+        for _, run in groupby(self.layers, key=lambda one: (one.group, shapes[one.index])):
+            layers = list(run)
+            yield from (layers[begin : begin + most] for begin in range(0, len(layers), most))
 
     def fork(self) -> SegmentCache:
         """A cache of its own that starts equal: blocks by reference, the open tail copied.
