@@ -152,6 +152,8 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         return parts[0]
     each = torch.stack([log_sum_exp for _, log_sum_exp in parts])
     whole = each.logsumexp(0)
-    shares = (each - whole.clamp_min(_LOWEST)).exp()
-    mixed = torch.stack([values for values, _ in parts])
-    return torch.einsum("phr,phrd->hrd", shares, mixed), whole
+    shares = each.sub_(whole.clamp_min(_LOWEST)).exp_()
+    mixed = parts[0][0] * shares[0, ..., None]
+    for (values, _), share in zip(parts[1:], shares[1:], strict=True):
+        mixed.addcmul_(values, share[..., None])
+    return mixed, whole

@@ -1,22 +1,35 @@
-"""Which implementation attends to packed pages: C or Triton where they run, else eager PyTorch.
+"""Which implementation codes and attends to packed pages: C on a CPU, Triton on CUDA, else eager.
 
 All take the same arguments; `packed` is the reference, and what every machine can do.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from agentmem.kernels import cpu, packed
+from agentmem.kernels import cpu, cpu_dense, packed
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 
 
 class PackedKernels(Protocol):
-    """Attention over packed pages; see `packed` for arguments."""
+    """What is done with packed pages; see `packed` for arguments."""
+
+    def encode(
+        self, keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer
+    ) -> Tensor:  # fmt: skip
+        """Pages of keys and values; ValueError for what they cannot hold."""
+        ...
+
+    def decode(
+        self, pages: Tensor, phases: Tensor, layer: PackedLayer
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Keys and values of pages."""
+        ...
 
     def attend(
         self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
@@ -40,16 +53,57 @@ def kernels_for(device: torch.device, head_dim: int) -> PackedKernels:
         device: where the pages are.
         head_dim: channels of a head.
     """
-    if device.type == "cpu" and head_dim <= cpu.MAX_HEAD_DIM and cpu.why_unavailable() is None:
-        return cpu
-    return packed
+    kernels, _ = _choose(device, head_dim)
+    return kernels
+
+
+def attends_dense_in_c(device: torch.device, head_dim: int, dtype: torch.dtype) -> bool:
+    """Whether `cpu_dense` attends to such keys and values on a device; else eager PyTorch does."""
+    return (
+        device.type == "cpu" and cpu_dense.takes(head_dim, dtype) and cpu.why_unavailable() is None
+    )
 
 
 def kernels_in_words(device: torch.device, head_dim: int) -> str:
     """Which kernels `kernels_for` chooses, and why not faster ones."""
-    if device.type != "cpu":
-        return f"eager PyTorch on {device.type}"
-    if head_dim > cpu.MAX_HEAD_DIM:
-        return f"eager PyTorch, which is slower: heads have {head_dim} channels"
-    why = cpu.why_unavailable()
-    return f"eager PyTorch, which is slower: {why}" if why else "C for AVX-512 VNNI"
+    _, words = _choose(device, head_dim)
+    return words
+
+
+def _choose(device: torch.device, head_dim: int) -> tuple[PackedKernels, str]:
+    if device.type == "cpu":
+        why = _too_wide(head_dim, cpu.MAX_HEAD_DIM) or cpu.why_unavailable()
+        if why is None:
+            return cpu, "C for AVX-512 VNNI"
+        return packed, f"eager PyTorch, which is slower: {why}"
+    if device.type != "cuda":
+        return packed, f"eager PyTorch on {device.type}"
+    found = _triton_kernels()
+    if isinstance(found, str):
+        return packed, f"eager PyTorch on cuda, which is slower: {found}"
+    why = _too_wide(head_dim, found.LARGEST_HEAD_DIM)
+    if why is None and not found.can_run_on(device):
+        why = "Triton does not run on it"
+    if why is None:
+        return found, "Triton on cuda"
+    return packed, f"eager PyTorch on cuda, which is slower: {why}"
+
+
+def _too_wide(head_dim: int, most: int) -> str | None:
+    return None if head_dim <= most else f"heads have {head_dim} channels"
+
+
+class _TritonKernels(PackedKernels, Protocol):
+    LARGEST_HEAD_DIM: int
+
+    def can_run_on(self, device: torch.device) -> bool: ...
+
+
+@cache
+def _triton_kernels() -> _TritonKernels | str:
+    """The kernels in Triton, or why they cannot be had; only asked for where there is CUDA."""
+    try:
+        from agentmem.kernels import triton_kernels
+    except ImportError as error:
+        return f"Triton cannot be imported: {error}"
+    return triton_kernels

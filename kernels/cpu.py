@@ -1,26 +1,30 @@
-"""Attention over packed pages in C: what packed.py computes, on x86-64 with AVX-512 VNNI.
+"""Packed pages in C: what packed.py computes, on x86-64 with AVX-512 VNNI.
 
-Same arguments and results as the eager twin, to the rounding of queries to two bytes and of
-probabilities to one, or two for values of eight bits. Everything is checked before a pointer is
-handed over: what does not fit is a ValueError, never a fault. See cpu/attend.c for how.
+Same arguments and results as the eager twin. Attention is equal to the rounding of queries to two
+bytes and of probabilities to one, or two for values of eight bits; `encode` and `decode` are in
+cpu_coding.py. Everything is checked before a pointer is handed over: what does not fit is a
+ValueError, never a fault. See cpu/attend.c for how.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from agentmem.kernels.cpu_coding import decode, encode
 from agentmem.kernels.cpu_layer import MAX_HEAD_DIM, PreparedLayer, prepared
-from agentmem.kernels.cpu_library import SWITCH, KernelsUnavailable, Library, load_library
+from agentmem.kernels.cpu_library import KernelsUnavailable, ready_functions, why_unavailable
+from agentmem.kernels.cpu_tensors import checked, checked_pages
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 
-__all__ = ["MAX_HEAD_DIM", "KernelsUnavailable", "attend", "column_mass", "why_unavailable"]
+__all__ = [
+    "MAX_HEAD_DIM", "KernelsUnavailable", "attend", "column_mass", "columns_of", "decode", "encode",
+    "why_unavailable",
+]  # fmt: skip
 
 _INT32_MAX = 2**31 - 1
 
@@ -49,15 +53,6 @@ _FAULTS = {
 }
 
 
-def why_unavailable(cache_dir: Path | None = None) -> str | None:
-    """Why these kernels cannot be used here, in one line; None where they can.
-
-    Compiles them where that was never done, which takes seconds.
-    """
-    found = _library(cache_dir)
-    return str(found) if isinstance(found, KernelsUnavailable) else None
-
-
 def attend(
     queries: Tensor,
     rotations: Tensor,
@@ -73,7 +68,7 @@ def attend(
         KernelsUnavailable: `why_unavailable` says why.
         ValueError: a tensor of another shape, type or place, or a table that points outside.
     """
-    functions = _ready_functions()
+    functions = ready_functions()
     constants = prepared(layer)
     window = _Question(queries, rotations, table, pages, constants, limits, softcap)
     heads, rows, _ = queries.shape
@@ -99,10 +94,10 @@ def column_mass(
         KernelsUnavailable: `why_unavailable` says why.
         ValueError: a tensor of another shape, type or place, or a table that points outside.
     """
-    functions = _ready_functions()
+    functions = ready_functions()
     constants = prepared(layer)
     window = _Question(queries, rotations, table, pages, constants, limits, softcap)
-    over = _checked("log_sum_exp", log_sum_exp, torch.float32, queries.shape[:2])
+    over = checked("log_sum_exp", log_sum_exp, torch.float32, queries.shape[:2])
     mass = torch.zeros(table.num_slots)
     window.ask(functions.agentmem_column_mass, constants, over.data_ptr(), mass.data_ptr())
     return mass
@@ -118,23 +113,13 @@ class _Question:
         rows = queries.shape[1] if queries.ndim == 3 else 0
         num_stretches = rotations.shape[0] if rotations.ndim else 0
         head_dim = layer.head_dim
-        self.queries = _checked(
-            "queries", queries, torch.float32, (layer.num_heads, rows, head_dim)
-        )
-        self._rotations = _checked(
+        self.queries = checked("queries", queries, torch.float32, (layer.num_heads, rows, head_dim))
+        self._rotations = checked(
             "rotations", rotations, torch.complex64, (num_stretches, head_dim // 2)
         ).resolve_conj()
-        self._limits = _checked("limits", limits, torch.int32, (rows, 2))
-        self._columns = _columns(table)
-        if (
-            pages.dtype != torch.uint8 or pages.ndim != 2 or not pages.is_cpu
-            or pages.shape[1] != layer.page_nbytes or (pages.stride(1) != 1 and pages.numel())
-        ):  # fmt: skip
-            raise ValueError(
-                f"`pages` must be (capacity, {layer.page_nbytes}), torch.uint8, on the CPU, each "
-                f"page in one piece: got {tuple(pages.shape)}, {pages.dtype}, on {pages.device}, "
-                f"strides {pages.stride()}."
-            )
+        self._limits = checked("limits", limits, torch.int32, (rows, 2))
+        self._columns = columns_of(table)
+        checked_pages(pages, layer.page_nbytes)
         if softcap is not None and not softcap > 0:
             raise ValueError(f"`softcap` must be above 0, or None: got {softcap}.")
         if max(self._columns.num_pages * 16, rows * head_dim) > _INT32_MAX:
@@ -171,7 +156,7 @@ class _Columns:
     def __init__(self, table: PageTable) -> None:
         self.num_pages = table.num_pages
         self.tensors = {
-            name: _checked(f"table.{name}", getattr(table, name), torch.int32, (self.num_pages,))
+            name: checked(f"table.{name}", getattr(table, name), torch.int32, (self.num_pages,))
             for name in ("rows", "stretches", "phases", "starts", "begins", "ends")
         }
         self.pointers = tuple(tensor.data_ptr() for tensor in self.tensors.values())
@@ -180,44 +165,9 @@ class _Columns:
 _known_tables: WeakKeyDictionary[PageTable, _Columns] = WeakKeyDictionary()
 
 
-def _columns(table: PageTable) -> _Columns:
+def columns_of(table: PageTable) -> _Columns:
+    """A table's columns, checked once as long as it lives."""
     found = _known_tables.get(table)
     if found is None:
         found = _known_tables[table] = _Columns(table)
     return found
-
-
-def _checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor in one piece, as C reads it."""
-    if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_cpu:
-        raise ValueError(
-            f"`{name}` must be {tuple(shape)}, {dtype}, on the CPU: got {tuple(tensor.shape)}, "
-            f"{tensor.dtype}, on {tensor.device}."
-        )
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
-_loaded: dict[tuple[str, Path | None], Library | KernelsUnavailable] = {}
-_functions: ctypes.CDLL | None = None
-
-
-def _library(cache_dir: Path | None = None) -> Library | KernelsUnavailable:
-    key = (os.environ.get(SWITCH, ""), cache_dir)
-    found = _loaded.get(key)
-    if found is None:
-        try:
-            found = load_library(cache_dir)
-        except KernelsUnavailable as error:
-            found = error
-        _loaded[key] = found
-    return found
-
-
-def _ready_functions() -> ctypes.CDLL:
-    global _functions
-    if _functions is None:
-        found = _library()
-        if isinstance(found, KernelsUnavailable):
-            raise found
-        _functions = found.functions
-    return _functions

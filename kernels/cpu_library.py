@@ -80,11 +80,63 @@ def load_library(cache_dir: Path | None = None) -> Library:
         raise KernelsUnavailable(f"the compiled kernels do not load: {error}") from error
 
 
+def why_unavailable(cache_dir: Path | None = None) -> str | None:
+    """Why the kernels cannot be used here, in one line; None where they can.
+
+    Compiles them where that was never done, which takes seconds.
+    """
+    found = _library(cache_dir)
+    return str(found) if isinstance(found, KernelsUnavailable) else None
+
+
+def ready_functions() -> ctypes.CDLL:
+    """What the library exports, loaded once.
+
+    Raises:
+        KernelsUnavailable: `why_unavailable` says why.
+    """
+    global _functions
+    if _functions is None:
+        found = _library()
+        if isinstance(found, KernelsUnavailable):
+            raise found
+        _functions = found.functions
+    return _functions
+
+
+_loaded: dict[tuple[str, Path | None], Library | KernelsUnavailable] = {}
+_functions: ctypes.CDLL | None = None
+
+
+def _library(cache_dir: Path | None = None) -> Library | KernelsUnavailable:
+    key = (os.environ.get(SWITCH, ""), cache_dir)
+    found = _loaded.get(key)
+    if found is None:
+        try:
+            found = load_library(cache_dir)
+        except KernelsUnavailable as error:
+            found = error
+        _loaded[key] = found
+    return found
+
+
+_POINTER = ctypes.c_void_p
+_EXPORTS: dict[str, tuple[list[type], type | None]] = {
+    "agentmem_attend": ([_POINTER] * 5, ctypes.c_int),
+    "agentmem_column_mass": ([_POINTER] * 5, ctypes.c_int),
+    "agentmem_attend_dense": ([_POINTER] * 4, ctypes.c_int),
+    "agentmem_dense_mass": ([_POINTER] * 3, ctypes.c_int),
+    "agentmem_center": ([_POINTER] * 3 + [ctypes.c_int32, _POINTER], ctypes.c_int),
+    "agentmem_encode": ([_POINTER] * 3, ctypes.c_int),
+    "agentmem_decode": ([_POINTER] * 2, None),
+}
+
+
 def _load(path: Path) -> ctypes.CDLL:
     functions = ctypes.CDLL(str(path))
-    for function in (functions.agentmem_attend, functions.agentmem_column_mass):
-        function.argtypes = [ctypes.c_void_p] * 5
-        function.restype = ctypes.c_int
+    for name, (argument_types, result_type) in _EXPORTS.items():
+        function = getattr(functions, name)
+        function.argtypes, function.restype = argument_types, result_type
     return functions
 
 

@@ -29,7 +29,8 @@ from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.packing import GROUP_CHANNELS, PAGE_TOKENS, Packing
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
 
-_LARGEST_SCALE = torch.finfo(torch.float16).max
+LARGEST_SCALE = torch.finfo(torch.float16).max
+NOT_FINITE = "Only finite keys and values can be packed: got NaN or infinity."
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +96,9 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
     if layer.value_mean is not None:
         values = values - layer.value_mean[:, None]
     if layer.key_transform is not None:
-        keys = keys @ layer.key_transform
+        keys = _times(keys, layer.key_transform)
     if layer.value_transform is not None:
-        values = values @ layer.value_transform
+        values = _times(values, layer.value_transform)
     packing = layer.packing
     key_codes, key_scales = _quantize(
         keys, packing.key_widths, layer.key_codebook, scaled=packing.token_scales
@@ -114,12 +115,12 @@ def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, T
     """Keys and values again: (num_pages, H, 16, D), float32."""
     keys, values = _coded(pages, layer)
     if layer.query_transform is not None:
-        keys = keys @ layer.query_transform.transpose(1, 2)
+        keys = _times(keys, layer.query_transform.transpose(1, 2))
     if layer.center_by_phase is not None:
         keys = keys + layer.center_by_phase[phases.long()]
     values = values.transpose(2, 3)
     if layer.value_inverse is not None:
-        values = values @ layer.value_inverse
+        values = _times(values, layer.value_inverse)
     if layer.value_mean is not None:
         values = values + layer.value_mean[:, None]
     return keys, values
@@ -188,6 +189,16 @@ def column_mass(
     return mass
 
 
+def _times(states: Tensor, matrices: Tensor) -> Tensor:
+    """(P, H, 16, D) states times (H, D, D) matrices: a product for each head, not each page.
+
+    Faster encoders call the same product, so that their codes are these.
+    """
+    pages, heads, tokens, head_dim = states.shape
+    rows = states.transpose(0, 1).reshape(heads, pages * tokens, head_dim)
+    return torch.bmm(rows, matrices).view(heads, pages, tokens, head_dim).transpose(0, 1)
+
+
 def _coded(
     pages: Tensor, layer: PackedLayer, *, with_values: bool = True
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -249,8 +260,8 @@ def _quantize(
     """Codes in the shape of (num_pages, H, 16, D) states, and each token's scale."""
     # The sum is cheap to look at, but may overflow where no value does.
     if not bool(torch.isfinite(states.sum())) and not bool(torch.isfinite(states).all()):
-        raise ValueError("Only finite keys and values can be packed: got NaN or infinity.")
-    scales = None
+        raise ValueError(NOT_FINITE)
+    states, scales = states.contiguous(), None
     if scaled:
         width = int(widths.max())
         top = codebook.values(width)[-1] if width else float("inf")
@@ -258,7 +269,6 @@ def _quantize(
         sizes = states.abs().mean(-1) if width == 1 else states.abs().amax(-1)
         scales = _token_scales(sizes, top)
         states = states / torch.where(scales == 0, 1.0, scales.float())[..., None]
-    states = states.contiguous()
     codes = torch.zeros_like(states, dtype=torch.uint8)
     by_channel = widths.repeat_interleave(GROUP_CHANNELS, 1).to(states.device)[:, None]
     different = set(widths.flatten().tolist())
@@ -270,13 +280,16 @@ def _quantize(
     return codes, scales
 
 
+def too_large(size: float, top: float) -> str:
+    """What is wrong with a token of that size, coded by levels up to `top`."""
+    return f"Values up to {LARGEST_SCALE * top:.3g} can be packed: got {size:.3g}."
+
+
 def _token_scales(sizes: Tensor, top: float) -> Tensor:
     """Sizes of tokens over the highest level, as float16, rounded up."""
     exact = sizes / top
-    if sizes.numel() and float(exact.max()) > _LARGEST_SCALE:
-        raise ValueError(
-            f"Values up to {_LARGEST_SCALE * top:.3g} can be packed: got {float(sizes.max()):.3g}."
-        )
+    if sizes.numel() and float(exact.max()) > LARGEST_SCALE:
+        raise ValueError(too_large(float(sizes.max()), top))
     scales = exact.half()
     # The bit pattern of a non-negative fp16 plus one is the next larger fp16.
     return torch.where(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from agentmem.kernels import cpu_dense
+from agentmem.kernels.backend import attends_dense_in_c
+from agentmem.kernels.cpu_dense import DenseSource, DenseStates
 from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.page_table import PageTable
 from agentmem.storage.kv_format import Format, LayerCodec, LayerShape
 
 
@@ -46,3 +50,36 @@ class _DenseCodec(LayerCodec):
         shape = (-1, 2, self.shape.num_kv_heads, PAGE_TOKENS, self.shape.head_dim)
         states = pages.view(self.dtype).view(shape)
         return states[:, 0].float(), states[:, 1].float()
+
+    def attend(
+        self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
+        limits: Tensor, softcap: float | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Attention on the pages as they are, where there are kernels for it."""
+        states = self.dense_states(pages)
+        if states is None:
+            return super().attend(queries, rotations, table, pages, limits, softcap)
+        source = DenseSource(queries, rotations, table, states, limits, softcap)
+        return cpu_dense.attend([source])
+
+    def column_mass(
+        self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
+        limits: Tensor, softcap: float | None, log_sum_exp: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """Probability each slot received."""
+        states = self.dense_states(pages)
+        if states is None:
+            return super().column_mass(
+                queries, rotations, table, pages, limits, softcap, log_sum_exp
+            )
+        mass = torch.zeros(table.num_slots)
+        source = DenseSource(queries, rotations, table, states, limits, softcap)
+        cpu_dense.add_column_mass([source], [mass], log_sum_exp)
+        return mass
+
+    def dense_states(self, pages: Tensor) -> DenseStates | None:
+        """The pages as they are, where there are kernels for them."""
+        heads, head_dim = self.shape.num_kv_heads, self.shape.head_dim
+        if not attends_dense_in_c(pages.device, head_dim, self.dtype):
+            return None
+        return DenseStates.of_pages(pages, heads, head_dim, self.dtype)

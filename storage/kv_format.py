@@ -25,6 +25,7 @@ from agentmem.kernels.attention import (
     probabilities,
     turned_queries,
 )
+from agentmem.kernels.cpu_dense import DenseStates
 from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
 
@@ -114,6 +115,10 @@ class LayerCodec(ABC):
             slots = slice(which.start * PAGE_TOKENS, which.stop * PAGE_TOKENS)
             mass[slots] = probabilities(logits, log_sum_exp).sum((0, 1))
         return mass
+
+    def dense_states(self, pages: Tensor) -> DenseStates | None:
+        """The pages as keys and values that C attends to as they are; None: `attend` does."""
+        return None
 
     @staticmethod
     def _logits(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from agentmem.errors import InvalidInput, Unsupported
-from agentmem.kernels import packed
-from agentmem.kernels.backend import kernels_for
+from agentmem.kernels.backend import PackedKernels, kernels_for
 from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.packed import PackedLayer
@@ -38,31 +37,35 @@ class PackedCodec(LayerCodec):
             InvalidInput: a value is NaN, infinite or too large.
         """
         try:
-            return packed.encode(keys, values, phases, self.layer)
+            return self._kernels(keys).encode(keys, values, phases, self.layer)
         except ValueError as error:
             raise InvalidInput(f"{self.name} cannot hold these keys and values. {error}") from error
 
     def decode(self, pages: Tensor, phases: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, float32."""
-        return packed.decode(pages, phases, self.layer)
+        return self._kernels(pages).decode(pages, phases, self.layer)
 
     def attend(
         self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
         limits: Tensor, softcap: float | None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Attention on the codes; as `kernels.packed.attend`."""
-        kernels = kernels_for(pages.device, self.shape.head_dim)
-        return kernels.attend(queries, rotations, table, pages, self.layer, limits, softcap)
+        return self._kernels(pages).attend(
+            queries, rotations, table, pages, self.layer, limits, softcap
+        )
 
     def column_mass(
         self, queries: Tensor, rotations: Tensor, table: PageTable, pages: Tensor,
         limits: Tensor, softcap: float | None, log_sum_exp: Tensor,
     ) -> Tensor:  # fmt: skip
         """Probability each slot received; as `kernels.packed.column_mass`."""
-        kernels = kernels_for(pages.device, self.shape.head_dim)
-        return kernels.column_mass(
+        return self._kernels(pages).column_mass(
             queries, rotations, table, pages, self.layer, limits, softcap, log_sum_exp
         )
+
+    def _kernels(self, tensor: Tensor) -> PackedKernels:
+        """The fastest where the tensor is."""
+        return kernels_for(tensor.device, self.shape.head_dim)
 
 
 def uniform_packing(name: str, index: int, shape: LayerShape, width: int) -> Packing:

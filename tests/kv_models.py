@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from agentmem.models.attached import AttachedModel
 from agentmem.models.segment_cache import SegmentCache
+from tests.tiny_models import tiny_tokenizer
 
 _COMMON: dict[str, Any] = dict(
     vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3,
@@ -42,12 +45,29 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi": ("PhiConfig", {}),
     "phi3": ("Phi3Config", {}),
     "cohere2": ("Cohere2Config", {"sliding_window": 24}),
-    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "sliding_window": 24, "num_local_experts": 2,
-        "num_experts_per_tok": 1}),
+    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "sliding_window": 24, "num_local_experts": 4,
+        "num_experts_per_tok": 2}),
+    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 4}),
     "gpt2": ("GPT2Config", {"n_embd": 64, "n_head": 4, "n_layer": 2}),
-    "mamba": ("MambaConfig", {}),
-    "qwen3_next": ("Qwen3NextConfig", {"num_hidden_layers": 4, "head_dim": 16, "num_experts": 2}),
-    "deepseek_v3": ("DeepseekV3Config", {"num_hidden_layers": 2}),
+    "mamba": ("MambaConfig", {"state_size": 8}),
+    "mamba2": ("Mamba2Config", {"num_heads": 8, "head_dim": 16, "state_size": 8, "n_groups": 1,
+        "chunk_size": 16}),
+    "bamba": ("BambaConfig", {"mamba_n_heads": 8, "mamba_d_state": 8, "mamba_n_groups": 1,
+        "mamba_d_head": 16, "mamba_chunk_size": 16, "attn_layer_indices": [1]}),
+    "jamba": ("JambaConfig", {"num_experts": 2, "num_experts_per_tok": 1, "attn_layer_period": 2,
+        "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4}),
+    "falcon_h1": ("FalconH1Config", {"mamba_n_heads": 8, "mamba_d_state": 8, "mamba_n_groups": 1,
+        "mamba_d_head": 16, "mamba_d_ssm": 128, "mamba_chunk_size": 16}),
+    "qwen3_next": ("Qwen3NextConfig", {"num_hidden_layers": 4, "head_dim": 16, "num_experts": 2,
+        "num_experts_per_tok": 1, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16}),
+    "rwkv": ("RwkvConfig", {"context_length": 512}),
+    "deepseek_v2": ("DeepseekV2Config", {"num_hidden_layers": 2, "num_key_value_heads": 4,
+        "first_k_dense_replace": 2}),
+    "deepseek_v3": ("DeepseekV3Config", {"num_hidden_layers": 2, "num_key_value_heads": 4}),
+    "mimo": ("MiMoV2FlashConfig", {"num_hidden_layers": 2, "head_dim": 16, "v_head_dim": 8,
+        "n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}),
     "bloom": ("BloomConfig", {}),
 }  # fmt: skip
 
@@ -63,6 +83,19 @@ def tiny_model(family: str, **changes: Any) -> Any:
             if parameter.ndim > 1:
                 parameter.mul_(3.0)
     return model
+
+
+def save_family(folder: Path, family: str, **changes: Any) -> Path:
+    """A tiny model of a family and a tokenizer, as a folder that can be loaded."""
+    settings = {"vocab_size": 380, "bos_token_id": None, "eos_token_id": 0, **changes}
+    tiny_model(family, **settings).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def cache_argument(model: Any) -> str:
+    """What the model's forward calls its cache: transformers 5.24 renamed it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def ids(num_tokens: int, seed: int = 0) -> list[int]:

@@ -73,6 +73,23 @@ class Oracle:
         for index, token in enumerate(self._of(owner)):
             token.live, token.position = True, start + index
 
+    def recode(
+        self, owner: Hashable, layer: int, keys: Tensor, values: Tensor, turned_by: Tensor
+    ) -> None:
+        """Let a segment's keys and values in one layer be others, as packing makes them.
+
+        Args:
+            keys: (num_kv_heads, num_tokens, head_dim), each rotated to a position.
+            values: the same shape, not rotated.
+            turned_by: (num_tokens,): those positions.
+        """
+        mine = torch.tensor([index for index, t in enumerate(self.tokens) if t.owner == owner])
+        cosine, sine = self._rotation(turned_by, layer)
+        unrotated = _rotate(keys.double(), cosine, -sine, cosine**2 + sine**2)
+        # Forks hold the same tensors.
+        self.keys[layer] = self.keys[layer].index_copy(1, mine, unrotated)
+        self.values[layer] = self.values[layer].index_copy(1, mine, values.double())
+
     def fork(self) -> Oracle:
         """A history of its own that starts equal."""
         return Oracle(
@@ -85,11 +102,19 @@ class Oracle:
     def _rotation(self, positions: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """The model's own cosine and sine: (num_tokens, rotated channels), float64."""
         body = self.model.base_model
+        rotates = getattr(self.model.config, "no_rope_layers", None)
+        if rotates is not None and not rotates[layer]:
+            none = torch.zeros(len(positions), 2, dtype=torch.float64)
+            return none + 1, none
         types = getattr(self.model.config, "layer_types", None)
         by_type = types is not None and hasattr(body.rotary_emb, f"{types[layer]}_inv_freq")
         arguments = (types[layer],) if by_type and types else ()
         cosine, sine = body.rotary_emb(torch.zeros(1), positions[None], *arguments)
-        return cosine[0].double(), sine[0].double()
+        cosine, sine = cosine[0].double(), sine[0].double()
+        if cosine.shape[-1] == getattr(body.rotary_emb, "inv_freq", cosine[0, :0]).numel():
+            # GPT-OSS gives each angle once, the others once for either half.
+            cosine, sine = torch.cat((cosine, cosine), -1), torch.cat((sine, sine), -1)
+        return cosine, sine
 
 
 class _OracleCache(Cache):  # type: ignore[misc]  # transformers is untyped
@@ -131,7 +156,13 @@ def _attention(
     visible = positions[None, :] <= asked[:, None]
     if call.get("sliding_window"):
         visible &= asked[:, None] - positions[None, :] < call["sliding_window"]
-    mixed = logits.masked_fill(~visible, float("-inf")).softmax(-1) @ values
+    logits = logits.masked_fill(~visible, float("-inf"))
+    if call.get("s_aux") is not None:
+        # A token without a value, which every head weighs as its own.
+        sink = call["s_aux"].double()[:, None, None].expand(-1, logits.shape[1], 1)
+        logits = torch.cat((logits, sink), -1)
+        values = torch.cat((values, torch.zeros_like(values[:, :1])), 1)
+    mixed = logits.softmax(-1) @ values
     return mixed.transpose(0, 1)[None].to(query.dtype).contiguous(), None
 
 

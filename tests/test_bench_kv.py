@@ -247,7 +247,8 @@ def test_a_format_is_compared_with_dense_and_dense_with_itself_differs_in_nothin
     reference: Reference = ask_dense(SegmentContext(read, "dense"), context)
     dense = measure(SegmentContext(read, "dense"), context, reference)
     assert dense.digits == dense.digits_dense and dense.words == dense.words_dense
-    assert all(dense.agrees) and dense.log_prob == dense.log_prob_dense
+    # Read together with other answers: equal to rounding.
+    assert all(dense.agrees) and dense.log_prob == pytest.approx(dense.log_prob_dense, abs=1e-4)
     assert max(dense.kl) == 0 and dense.fresh_kl == [0] and dense.fresh_nll == dense.fresh_nll_dense
     q8 = measure(SegmentContext(read, "q8"), context, reference)
     assert 0 < max(q8.kl) < 0.05 and 0 < q8.fresh_kl[0] < 0.05

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import shutil
 import sqlite3
 import threading
@@ -17,7 +18,12 @@ import pytest
 
 from agentmem import Store
 from agentmem.cli import checks
+from agentmem.errors import Unsupported
+from agentmem.models import kv_proof
+from agentmem.models.segment_window import SegmentWindow
 from tests.cli_run import SCRIPTED, run_cli
+from tests.kv_models import save_family
+from tests.tiny_models import save_tiny_model
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +118,60 @@ def test_the_embedded_model_proves_its_kv_tier(embedded_models: Path) -> None:
     found = rows("--model", "local")
     assert found["model local"]["status"] == "ok"
     assert found["kv"]["status"] == "ok" and "without prefill" in found["kv"]["message"]
+    assert found["kv self-test"]["status"] == found["kv greedy"]["status"] == "ok"
+    assert "32 of 32 greedy tokens" in found["kv greedy"]["message"]
     assert found["kernels"]["message"].startswith(("C for AVX-512 VNNI", "eager PyTorch, which"))
     assert "B in the window, 0 B of them in host memory" in found["kv places"]["message"]
+
+
+def test_a_model_folder_proves_its_kv_against_text_token_by_token(tmp_path: Path) -> None:
+    found = rows("--model", f"hf:{save_tiny_model(tmp_path / 'tiny')}")
+    error = re.search(r"at most (\S+) off", found["kv self-test"]["message"])
+    assert error is not None and 0 < float(error[1]) < 1e-5
+    assert found["kv greedy"]["message"] == "32 of 32 greedy tokens are those of text prefill"
+
+
+def test_a_tier_that_says_something_else_than_text_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, reply = save_tiny_model(tmp_path / "tiny"), kv_proof._reply
+
+    def wrong_from_kv(forward: Any, window: Any, entries: Any) -> tuple[int, ...]:
+        tokens = reply(forward, window, entries)
+        return (*tokens[:5], 7, *tokens[6:]) if isinstance(window, SegmentWindow) else tokens
+
+    monkeypatch.setattr(kv_proof, "_reply", wrong_from_kv)
+    row = rows("--model", f"hf:{folder}", code=4)["kv greedy"]
+    assert row["status"] == "fail" and row["fix"] == "agentmem chat --recall text"
+    assert row["message"].startswith(
+        "5 of 32 greedy tokens are those of text prefill, then 7 where"
+    )
+
+
+def test_a_tier_that_fails_its_self_test_when_it_is_asked_again_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(attached: object) -> float:
+        raise Unsupported("Llama failed the self-test of the segment cache.")
+
+    monkeypatch.setattr(kv_proof, "self_test", fail)
+    found = rows("--model", f"hf:{save_tiny_model(tmp_path / 'tiny')}", code=4)
+    assert "failed the self-test" in found["kv self-test"]["message"] and "kv greedy" not in found
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [("dynamic", "dynamic RoPE"), ("bamba", "layers of type linear_attention")],
+)
+def test_a_refused_model_is_named_with_the_reason_and_what_happens_instead(
+    family: str, reason: str, tmp_path: Path
+) -> None:
+    spec = f"hf:{save_family(tmp_path / family, family)}"
+    found = rows("--model", spec)
+    assert found[f"model {spec}"]["status"] == "ok", "it answers all the same"
+    assert found["kv"]["status"] == "warn" and reason in found["kv"]["message"]
+    assert found["kv"]["message"].startswith("none, the window is read as text: ")
+    assert "kv greedy" not in found
 
 
 def test_a_template_that_is_not_supported_is_named_with_what_to_do() -> None:

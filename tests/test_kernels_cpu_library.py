@@ -34,7 +34,7 @@ def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     It writes its arguments to `calls`.
     """
-    real = cpu._library()
+    real = cpu_library._library()
     source = real.functions._name if isinstance(real, cpu_library.Library) else ""
     program = tmp_path / "cc"
     program.write_text(
@@ -62,10 +62,17 @@ def test_a_library_is_compiled_once_and_found_again(compiler: Path, tmp_path: Pa
     assert [path.suffix for path in cache.iterdir()] == [".so"]
 
 
-def test_importing_compiles_nothing(tmp_path: Path) -> None:
+def test_importing_compiles_nothing_and_leaves_triton_alone(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "CC": "/bin/false"}
     subprocess.run(
-        [sys.executable, "-c", "import agentmem.kernels.cpu"],
+        [
+            sys.executable,
+            "-c",
+            "import sys, torch\n"
+            "from agentmem.kernels.backend import kernels_for\n"
+            "kernels_for(torch.device('cpu'), 1024)\n"
+            "assert 'triton' not in sys.modules\n",
+        ],
         check=True,
         cwd=Path(__file__).parent.parent,
         env=environment,

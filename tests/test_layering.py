@@ -24,6 +24,10 @@ CACHE = (
     "agentmem.models.loading",
     "agentmem.models.segment_cache",
     "agentmem.models.setup",
+    "agentmem.storage.kv_dense",
+    "agentmem.storage.kv_format",
+    "agentmem.storage.kv_fp8",
+    "agentmem.storage.kv_packed",
     "agentmem.storage.kv_record",
 )
 """What measures the KV cache itself has to reach: no public name leads to it."""

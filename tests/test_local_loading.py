@@ -15,7 +15,8 @@ from agentmem.models.base import Options, complete
 from agentmem.models.loading import load, resolve
 from agentmem.models.local import LocalModel
 from tests.chat_templates import NUMBERED
-from tests.local_models import OPTIONS, conversation, part
+from tests.kv_models import save_family
+from tests.local_models import OPTIONS, conversation, next_ids, part, spoken
 from tests.tiny_models import save_tiny_model
 
 
@@ -187,6 +188,30 @@ def test_a_template_that_cannot_be_taken_apart_is_read_as_text(tmp_path: Path) -
     second = complete(model, prompt, OPTIONS)
     assert second.prefilled_tokens < second.prompt_tokens
     assert model.count_tokens(prompt[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("dynamic", "llama uses dynamic RoPE: its frequencies change with the length"),
+        ("longrope", "phi3 uses longrope RoPE: its frequencies change with the length"),
+        ("deepseek_v3", "deepseek_v3 uses latent attention (MLA): its cache holds no heads to"),
+    ],
+)
+def test_a_refused_model_says_why_in_one_line_and_reads_text(
+    family: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = save_family(tmp_path / family, family)
+    with caplog.at_level("WARNING", "agentmem"):
+        model, other = LocalModel.load(folder), LocalModel.load(folder)
+    (line,) = [record.getMessage() for record in caplog.records if "agentmem" in record.name]
+    assert line.startswith(f"{family} runs without a KV tier, on text: {reason}")
+    assert line.endswith(model.kv_problem) and "\n" not in line
+    assert model.kv is None and not model.capabilities.has_kv
+    prompt = conversation(2)
+    complete(model, prompt, OPTIONS)
+    assert spoken(model) == next_ids(model, prompt, len(spoken(model)))
+    assert other.kv_problem == model.kv_problem
 
 
 def test_a_model_without_a_template_speaks_in_lines(tmp_path: Path) -> None:

@@ -78,6 +78,18 @@ def test_evidence_follows_segments_through_sealing_moving_and_packing(
     assert set(busy.attention_mass()) == {0, 1, "reply"}
 
 
+def test_one_in_four_decoded_tokens_is_observed_wherever_a_reply_begins(
+    attached: AttachedModel,
+) -> None:
+    for length, observed in ((20, 3), (21, 2), (23, 3)):
+        cache = filled(attached, (length,), evidence_turns=1)
+        cache.new_turn()
+        for token in ids(10, 5):
+            attached.forward([token], cache)
+        ((mass, queries),) = cache.evidence.observed()[0].values()
+        assert queries == observed and mass > 0
+
+
 def test_the_sinks_of_a_window_are_no_evidence(attached: AttachedModel) -> None:
     cache = SegmentCache(attached)
     for key, length in (("first", 4), ("second", 20)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ from agentmem.models import kv_attention, kv_selftest
 from agentmem.models.attached import AttachedModel, attach
 from agentmem.models.rope_probe import LayerGeometry
 from agentmem.models.segment_cache import SegmentCache
-from tests.kv_models import tiny_model
+from tests.kv_models import cache_argument, tiny_model
 
 IDS = torch.randint(3, 320, (1, 40), generator=torch.Generator().manual_seed(4))
 ONES = torch.ones_like(IDS)
@@ -205,8 +204,7 @@ def test_others_who_use_the_attached_model_are_served_as_before(family: str) -> 
 
 def _filled(model: Any) -> dict[str, DynamicCache]:
     """The argument of a forward that continues after thirty tokens in a stock cache."""
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    cache = {name: DynamicCache(config=model.config)}
+    cache = {cache_argument(model): DynamicCache(config=model.config)}
     model(IDS[:, :30], use_cache=True, **cache)
     return cache
 
@@ -260,6 +258,8 @@ def test_each_layer_type_has_its_own_frequencies() -> None:
         ("gpt2", "no rotation of the model's own frequencies explains its keys"),
         ("mamba", "layers of type linear_attention"),
         ("qwen3_next", "layers of type linear_attention"),
+        ("mimo", "they must have the same heads and channels"),
+        ("deepseek_v2", "latent attention"),
         ("deepseek_v3", "latent attention"),
         ("bloom", "no replaceable attention function"),
     ],

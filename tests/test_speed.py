@@ -70,7 +70,7 @@ class Chain:
         self.token_ids.append(int(logits[-1].argmax()))
 
 
-def test_q8_decodes_at_three_fifths_of_dynamic_cache_or_faster_and_says_the_same(
+def test_q8_decodes_about_as_fast_as_dynamic_cache_after_1k_tokens_and_says_the_same(
     model: Any, attached: AttachedModel, prompt: list[int]
 ) -> None:
     chains = {}
@@ -98,7 +98,8 @@ def test_q8_decodes_at_three_fifths_of_dynamic_cache_or_faster_and_says_the_same
         for one, other in zip(chains["q8"].token_ids, chains["dense"].token_ids, strict=True)
     )
     print(f"q8 at {ratio:.2f}x of DynamicCache, {same} of 101 tokens as dense")
-    assert ratio >= 0.6
+    # Measured 1.0 to 1.1; other jobs move it by as much.
+    assert ratio >= 0.9
     assert same >= 95
     assert chains["dense"].token_ids == chains["dynamic"].token_ids
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
@@ -16,6 +17,7 @@ from agentmem.models.forward import Cancelled, Forward
 from agentmem.models.loading import load
 from agentmem.models.local import LocalModel
 from agentmem.models.text_prefill import PrefixWindow
+from tests.kv_models import save_family
 from tests.local_models import OPTIONS, conversation, part, talk
 from tests.tiny_models import save_tiny_model, tiny_tokenizer
 
@@ -104,15 +106,20 @@ def save_sliding_model(folder: Path) -> Path:
     return folder
 
 
-def test_a_window_that_cannot_be_turned_back_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parked_ram_bytes", [0, 2**20])
+def test_a_window_that_cannot_be_turned_back_is_read_again_from_a_copy_where_there_is_one(
+    parked_ram_bytes: int, tmp_path: Path
+) -> None:
     folder = save_sliding_model(tmp_path)
     engine = engine_for(load(folder))
-    model = LocalModel(engine, use_kv=False)
+    model = LocalModel(engine, use_kv=False, parked_ram_bytes=parked_ram_bytes)
     prompt = conversation(2)
     complete(model, prompt, OPTIONS)
     reply = part(50, "assistant", "Another one.")
     again = complete(model, [*prompt[:2], reply, prompt[3]], OPTIONS)
-    assert again.prefilled_tokens == again.prompt_tokens
+    kept = model.prompt_token_ids()[: again.prompt_tokens - again.prefilled_tokens]
+    text = engine.vocabulary.encoder.decode(kept)
+    assert text.rstrip().endswith("jumps over a fox.<|im_end|>") if parked_ram_bytes else not kept
     other = LocalModel(engine, use_kv=False)
     assert complete(other, [*prompt[:2], reply, prompt[3]], OPTIONS).text == again.text
 
@@ -132,3 +139,27 @@ def test_a_switched_off_tier_says_so(engine: Engine) -> None:
     model = LocalModel(engine, use_kv=False)
     assert model.kv is None and model.kv_problem == "switched off"
     assert not model.capabilities.has_kv and model.capabilities.has_logits
+
+
+def test_a_model_with_two_sets_of_frequencies_never_mixes_them(tmp_path: Path) -> None:
+    loaded = load(save_family(tmp_path, "longrope"))
+    forward, window = Forward(loaded, chunk_tokens=16), PrefixWindow(loaded)
+
+    def ask(token_ids: list[int]) -> int:
+        """Read a prompt, and how many tokens that took; it says what a read in one piece says."""
+        before = forward.num_tokens
+        found = forward.run(window, token_ids[window.keep_start(token_ids) :], max_tokens=0)
+        with torch.inference_mode():
+            expected = loaded.model(torch.tensor([token_ids])).logits[0, -1].numpy()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+        return forward.num_tokens - before
+
+    text = list(range(40, 140))
+    assert ask(text[:60]) == 60
+    for end in range(61, 65):
+        assert ask(text[:end]) == 1, "up to the switch"
+    assert ask(text[:65]) == 65, "the token that passes it"
+    assert ask(text[:90]) == 25 and ask(text[:80] + text[:9]) == 9, "behind it"
+    assert ask(text[:70]) == 1, "cut, but not to before it"
+    assert ask(text[:50]) == 50, "back to before it"
+    assert ask(text[:40] + text[:50]) == 90

@@ -136,15 +136,24 @@ class DeviceWindow:
         empty = ~self.table.filled()[:, None, None]
         return products.masked_fill(empty, float("-inf")).amax(-1).permute(1, 2, 0)
 
-    def _logits(self, queries: Tensor, limits: Tensor) -> Tensor:
-        """(H, R, P * 16), float64, -inf where a row may not see."""
+    @cached_property
+    def turned_keys(self) -> Tensor:
+        """(H, P * 16, D), float64: keys of all slots, rotated by their positions."""
         starts = self.table.stretch_starts[self.table.stretches.long()].double()
         angles = starts[:, None, None, None] * self.frequencies
         keys = self.decoded[0].double()
         pairs = torch.view_as_complex(torch.unflatten(keys, -1, (-1, 2)).contiguous())
         turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles))
-        flat = turned.flatten(-2).transpose(0, 1).flatten(1, 2)
-        logits = queries.double() @ flat.transpose(1, 2)
+        return turned.flatten(-2).transpose(0, 1).flatten(1, 2)
+
+    def dense(self) -> tuple[Tensor, Tensor]:
+        """Keys, rotated by their positions, and values of all tokens: (H, T, D), float32."""
+        values = self.decoded[1].transpose(0, 1).flatten(1, 2)
+        return self.turned_keys[:, self.slots].float(), values[:, self.slots]
+
+    def _logits(self, queries: Tensor, limits: Tensor) -> Tensor:
+        """(H, R, P * 16), float64, -inf where a row may not see."""
+        logits = queries.double() @ self.turned_keys.transpose(1, 2)
         return logits.masked_fill(~self.table.visible(limits), float("-inf"))
 
 

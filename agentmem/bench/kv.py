@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentmem.bench.kv_plan import Job, Plan, System, systems_of
 from agentmem.bench.kv_row import BASELINES, KVOptions, KVRow, pooled
+from agentmem.bench.local_model import local_model
 from agentmem.bench.needles import ContextMaker, NeedleContext
 from agentmem.bench.report import Report, bar_chart, table
 from agentmem.bench.texts import domain_text
@@ -61,7 +61,7 @@ def run_kv(
         ModelNotFound: no such model.
     """
     tell = progress or (lambda text: logger.info("%s", text))
-    with _model(options) as (attached, tokenizer):
+    with local_model(options.model, options.threads) as (attached, tokenizer):
         makers, digest = _makers(options, attached, tokenizer)
         systems, absent = _systems(options, attached, digest)
         report = Report("kv", options.command, options.out)
@@ -214,22 +214,3 @@ def _makers(
                     ids, start, encode, tokenizer.decode, layout, size
                 )
     return makers, digest.hexdigest()[:16]
-
-
-@contextmanager
-def _model(options: KVOptions) -> Iterator[tuple[AttachedModel, Any]]:
-    """The model with its attention ours, and its tokenizer."""
-    import torch
-
-    from agentmem.models.attached import attach
-    from agentmem.models.loading import load
-    from agentmem.models.setup import model_dir
-
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    loaded = load(model_dir("smollm2") if options.model == "local" else options.model)
-    attached = attach(loaded.model)
-    try:
-        yield attached, loaded.tokenizer
-    finally:
-        attached.detach()

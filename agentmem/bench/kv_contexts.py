@@ -62,6 +62,14 @@ class PackedContext(ABC):
         self._forget()
         return torch.cat(kept).float().log_softmax(-1)
 
+    def read_all(self, texts: Sequence[Sequence[int]], keep: Sequence[int]) -> list[Tensor]:
+        """What `read` gives of each of several texts; at once, where the system can."""
+        return [self.read(text, count) for text, count in zip(texts, keep, strict=True)]
+
+    def step(self, token_id: int) -> Tensor:
+        """Read one token and keep it; (vocab_size,), the logits of the one that follows."""
+        return self._forward([token_id], 1)[-1]
+
     def decode_seconds(self, token_ids: Sequence[int]) -> list[float]:
         """What each token takes, read one by one."""
         seconds = []
@@ -140,6 +148,13 @@ class SegmentContext(PackedContext):
         self.packed_bytes = self._cache.nbytes - beside
         self.packed_tokens = sum(map(len, read.context.body))
         self.dense_tokens = self._cache.num_tokens - self.packed_tokens
+
+    def read_all(self, texts: Sequence[Sequence[int]], keep: Sequence[int]) -> list[Tensor]:
+        """Branches of one forward."""
+        if not texts:
+            return []
+        logits = self._attached.forward_branches(texts, self._cache, keep)
+        return [one.float().log_softmax(-1) for one in logits]
 
     def _forward(self, token_ids: Sequence[int], keep: int) -> Tensor:
         return self._attached.forward(token_ids, self._cache, logits_to_keep=keep)

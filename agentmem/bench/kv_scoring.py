@@ -6,7 +6,8 @@ at each is looked at. Along the dense model's own answer that is the same as dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import torch
@@ -32,24 +33,25 @@ class Reference:
     """
 
     packed: PackedContext
-    right: list[float] = field(default_factory=list)
-    answers: list[tuple[int, ...]] = field(default_factory=list)
-    log_probs: list[Tensor] = field(default_factory=list)
-    fresh: Tensor = field(default_factory=lambda: torch.zeros(0))
+    right: list[float]
+    answers: list[tuple[int, ...]]
+    log_probs: list[Tensor]
+    fresh: Tensor
 
 
 def ask_dense(packed: PackedContext, context: NeedleContext) -> Reference:
     """Ask the dense model, which the others are compared with."""
-    reference = Reference(packed)
-    for question in context.questions:
-        gold = _along(packed, question, question.answer)
-        answer = _own_answer(packed, question, gold)
-        reference.right.append(_share_right(gold, question))
-        reference.answers.append(answer)
-        own = gold if answer == question.answer else _along(packed, question, answer)
-        reference.log_probs.append(own)
-    reference.fresh = packed.read(context.fresh, len(context.fresh))
-    return reference
+    questions = context.questions
+    golds = _along(packed, [(one, one.answer) for one in questions])
+    right = [_share_right(*pair) for pair in zip(golds, questions, strict=True)]
+    answers = _own_answers(packed, questions, golds)
+    differ = [i for i, one in enumerate(questions) if answers[i] != one.answer]
+    own = _along(packed, [(questions[i], answers[i]) for i in differ])
+    log_probs = list(golds)
+    for index, along in zip(differ, own, strict=True):
+        log_probs[index] = along
+    fresh = packed.read(context.fresh, len(context.fresh))
+    return Reference(packed, right, answers, log_probs, fresh)
 
 
 def measure(packed: PackedContext, context: NeedleContext, dense: Reference) -> Measured:
@@ -60,24 +62,24 @@ def measure(packed: PackedContext, context: NeedleContext, dense: Reference) -> 
         context: what to ask.
         dense: of the same context; if it looks at `packed` itself, nothing is asked again.
     """
+    questions = context.questions
+    own, right, fresh = dense.log_probs, dense.right, dense.fresh
+    if packed is not dense.packed:
+        pairs = [(one, one.answer) for one in questions]
+        pairs += zip(questions, dense.answers, strict=True)
+        along = _along(packed, pairs)
+        golds, own = along[: len(questions)], along[len(questions) :]
+        right = [_share_right(*pair) for pair in zip(golds, questions, strict=True)]
+        fresh = packed.read(context.fresh, len(context.fresh))
     measured = Measured()
-    is_asked = packed is dense.packed
-    for index, question in enumerate(context.questions):
-        answer, own, share = dense.answers[index], dense.log_probs[index], dense.right[index]
-        if not is_asked:
-            own = gold = _along(packed, question, question.answer)
-            if answer != question.answer:
-                own = _along(packed, question, answer)
-            share = _share_right(gold, question)
-        _compare(measured, question, answer, own, dense.log_probs[index])
-        share_dense = dense.right[index]
+    for index, question in enumerate(questions):
+        _compare(measured, question, dense.answers[index], own[index], dense.log_probs[index])
         if question.kind == "digits":
-            measured.digits.append(share)
-            measured.digits_dense.append(share_dense)
+            measured.digits.append(right[index])
+            measured.digits_dense.append(dense.right[index])
         else:
-            measured.words.append(share == 1)
-            measured.words_dense.append(share_dense == 1)
-    fresh = dense.fresh if is_asked else packed.read(context.fresh, len(context.fresh))
+            measured.words.append(right[index] == 1)
+            measured.words_dense.append(dense.right[index] == 1)
     measured.fresh_nll.append(_nll(fresh, context.fresh))
     measured.fresh_nll_dense.append(_nll(dense.fresh, context.fresh))
     measured.fresh_kl.append(_kl(dense.fresh, fresh))
@@ -103,21 +105,37 @@ def _compare(
     measured.kl.append(_kl(dense, mine))
 
 
-def _along(packed: PackedContext, question: Question, answer: tuple[int, ...]) -> Tensor:
-    """Log-probabilities at each token of an answer: (tokens, vocab_size)."""
-    return packed.read(question.prompt + answer[:-1], len(answer))
+def _along(
+    packed: PackedContext, pairs: Sequence[tuple[Question, tuple[int, ...]]]
+) -> list[Tensor]:
+    """Log-probabilities at each token of each answer to a question: (tokens, vocab_size)."""
+    texts = [question.prompt + answer[:-1] for question, answer in pairs]
+    # An answer that is asked for twice is read once.
+    distinct = {text: len(answer) for text, (_, answer) in zip(texts, pairs, strict=True)}
+    read = dict(
+        zip(distinct, packed.read_all(list(distinct), list(distinct.values())), strict=True)
+    )
+    return [read[text][-len(answer) :] for text, (_, answer) in zip(texts, pairs, strict=True)]
 
 
-def _own_answer(packed: PackedContext, question: Question, gold: Tensor) -> tuple[int, ...]:
-    """The greedy answer, as long as the right one; `gold` gives it as far as it is right."""
-    answer: list[int] = []
-    for likeliest, right in zip(gold.argmax(-1).tolist(), question.answer, strict=True):
-        answer.append(int(likeliest))
-        if likeliest != right:
-            break
-    while len(answer) < len(question.answer):
-        answer.append(int(packed.read((*question.prompt, *answer), 1).argmax()))
-    return tuple(answer)
+def _own_answers(
+    packed: PackedContext, questions: Sequence[Question], golds: Sequence[Tensor]
+) -> list[tuple[int, ...]]:
+    """Greedy answers, as long as the right ones; `golds` give them as far as they are right."""
+    answers: list[tuple[int, ...]] = []
+    for question, gold in zip(questions, golds, strict=True):
+        likeliest = gold.argmax(-1).tolist()
+        pairs = zip(likeliest, question.answer, strict=True)
+        num_right = next((i for i, (mine, right) in enumerate(pairs) if mine != right), None)
+        known = len(likeliest) if num_right is None else num_right + 1
+        answers.append(tuple(likeliest[:known]))
+    while open_ones := [i for i, one in enumerate(questions) if len(answers[i]) < len(one.answer)]:
+        texts = [(*questions[i].prompt, *answers[i]) for i in open_ones]
+        for index, log_probs in zip(
+            open_ones, packed.read_all(texts, [1] * len(texts)), strict=True
+        ):
+            answers[index] += (int(log_probs.argmax()),)
+    return answers
 
 
 def _share_right(log_probs: Tensor, question: Question) -> float:

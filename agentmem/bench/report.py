@@ -152,9 +152,17 @@ def _cell(value: object) -> str:
 
 
 def bar_chart(
-    path: Path, title: str, labels: Sequence[str], series: Mapping[str, Sequence[float]]
+    path: Path,
+    title: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    top: float | None = 1.0,
 ) -> bool:
-    """Draw shares in 0..1 as bars, one group a label, into a PNG.
+    """Draw numbers from 0 on as bars, one group a label, into a PNG.
+
+    Args:
+        top: where the scale ends: 1 for shares; None where the highest bar does.
 
     Returns:
         False where matplotlib is not installed; then there is no picture.
@@ -172,7 +180,7 @@ def bar_chart(
         places = [index + (offset - (len(series) - 1) / 2) * width for index in range(len(labels))]
         axes.bar(places, values, width, label=name)
     axes.set_xticks(range(len(labels)), labels)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, top)
     axes.set_title(title)
     axes.legend()
     figure.savefig(path, dpi=150)

@@ -143,3 +143,79 @@ def kv(
             screen.write_json({"type": "row", "bench": "kv"} | row.scalars())
     else:
         screen.stdout_console().print(render(rows))
+
+
+@app.command()
+def kernels(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small, for two minutes on two cores.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
+    ] = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option("--part", help="attention, pages, decode, memory; repeatable."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option("--shape", help="Query heads/key heads/channels, as 9/3/64; repeatable."),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option("--tokens", min=1, help="Of a window, for attention; repeatable."),
+    ] = None,
+    layout: Annotated[
+        list[str] | None, typer.Option("--layout", help="document, chat; repeatable.")
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        typer.Option("--format", help="q8, q4, klt, fp8, binary, dense, quanto4; repeatable."),
+    ] = None,
+    context: Annotated[
+        list[int] | None,
+        typer.Option("--context", min=256, help="Tokens before decoded ones; repeatable."),
+    ] = None,
+    memory_tokens: Annotated[
+        int | None, typer.Option("--memory-tokens", min=1, help="Of the window, for memory.")
+    ] = None,
+    decoded: Annotated[
+        int | None, typer.Option("--decoded", min=1, help="Tokens each system decodes.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="For which the calls of a row take turns.")
+    ] = None,
+    model: options.Model = None,
+    threads: options.Threads = None,
+    seed: options.Seed = None,
+    store: options.Store = None,
+    user: options.User = None,
+    as_json: options.Json = False,
+) -> None:
+    """Time attention on packed pages against SDPA, and a model's decoding against DynamicCache.
+
+    It has no store: --store and --user change nothing.
+    """
+    lists = {
+        "parts": part, "shapes": shape, "tokens": length, "layouts": layout, "formats": format,
+        "contexts": context,
+    }  # fmt: skip
+    single = {
+        "out": out, "memory_tokens": memory_tokens, "decoded": decoded, "seconds": seconds,
+        "model": model, "threads": threads, "seed": seed,
+    }  # fmt: skip
+    from agentmem.bench.kernels import KernelOptions, render, run_kernels
+    from agentmem.bench.kernels_row import to_dict
+    from agentmem.cli import render as screen
+
+    flags: dict[str, Any] = {name: tuple(given) for name, given in lists.items() if given}
+    flags |= {name: given for name, given in single.items() if given is not None}
+    rows = run_kernels(
+        KernelOptions.quick(**flags) if quick else KernelOptions(**flags), progress=screen.progress
+    )
+    if as_json:
+        for row in rows:
+            screen.write_json({"type": "row", "bench": "kernels"} | to_dict(row))
+    else:
+        for drawn in render(rows):
+            screen.stdout_console().print(drawn)

@@ -166,14 +166,38 @@ def check_kv(model: ChatModel) -> Iterator[Check]:
         yield Check("template", "warn", f"not supported part by part: {problem}", fix)
     if model.capabilities.has_kv:
         yield Check("kv", "ok", "segments keep their keys and values; they return without prefill")
+        yield from check_kv_proof(model)
         if kernels := getattr(model, "kernels", ""):
             yield Check("kernels", "ok", kernels)
         if places := _kv_in_words(model):
             yield Check("kv places", "ok", places)
     elif reason := getattr(model, "kv_problem", ""):
-        yield Check("kv", "warn", f"none: {reason}", "agentmem chat --recall text")
+        message = f"none, the window is read as text: {reason}"
+        yield Check("kv", "warn", message, "agentmem chat --recall text")
     else:
         yield Check("kv", "ok", "none: this kind of model is only sent text")
+
+
+def check_kv_proof(model: ChatModel) -> Iterator[Check]:
+    """The self-test of the KV tier, and a reply from KV against one from text, on the model."""
+    prove = getattr(model, "prove_kv", None)
+    if prove is None:
+        return
+    fix = "agentmem chat --recall text"
+    try:
+        proof = prove()
+    except ModelError as error:
+        yield Check("kv self-test", "fail", str(error), fix, error.exit_code)
+        return
+    off = f"logits are at most {proof.self_test_error:.1e} off a dense forward's"
+    yield Check("kv self-test", "ok", f"dropped, moved and brought back, {off}")
+    count, equal = len(proof.from_text), proof.num_equal
+    same = f"{equal} of {count} greedy tokens are those of text prefill"
+    if equal == count:
+        yield Check("kv greedy", "ok", same)
+        return
+    parts = f"{same}, then {proof.from_kv[equal]} where text says {proof.from_text[equal]}"
+    yield Check("kv greedy", "fail", parts, fix, ModelError.exit_code)
 
 
 def _kv_in_words(model: ChatModel) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 import weakref
 from collections.abc import Sequence
@@ -124,6 +125,42 @@ class AttachedModel:
             )  # fmt: skip
         cache.note_tokens(token_ids)
         return output.logits[0, -logits_to_keep:]  # type: ignore[no-any-return]
+
+    def forward_branches(
+        self, branches: Sequence[Sequence[int]], cache: SegmentCache, logits_to_keep: Sequence[int]
+    ) -> list[Tensor]:
+        """Read several continuations of the cache's tail in one forward, and keep none of them.
+
+        Args:
+            branches: token ids of each, at least one.
+            cache: of this model; it is left as it was.
+            logits_to_keep: of how many last tokens of each to compute logits.
+
+        Returns:
+            For each (logits_to_keep, vocab_size): logits of the token that follows.
+        """
+        lengths = [len(branch) for branch in branches]
+        if not lengths or not all(lengths):
+            raise InvalidInput(f"Every branch needs at least one token: got {lengths}.")
+        first = cache.next_position
+        tokens = [token for branch in branches for token in branch]
+        places = [first + index for length in lengths for index in range(length)]
+        ends = list(itertools.accumulate(lengths))
+        kept = [
+            index
+            for end, keep in zip(ends, logits_to_keep, strict=True)
+            for index in range(end - keep, end)
+        ]
+        kept_indices = torch.tensor(kept, device=self.device)
+        options = {"logits_to_keep": kept_indices} if self._keeps_logits else {}
+        with torch.no_grad(), cache.branching(lengths):
+            output = self.model(
+                input_ids=torch.tensor([tokens], device=self.device),
+                position_ids=torch.tensor([places], device=self.device),
+                use_cache=True, **{self.cache_argument: cache}, **options,
+            )  # fmt: skip
+        logits = output.logits[0] if self._keeps_logits else output.logits[0, kept_indices]
+        return list(logits.split(list(logits_to_keep)))
 
     def detach(self) -> None:
         """Give the model its former attention back, once everyone who attached it has detached."""

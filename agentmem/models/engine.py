@@ -5,6 +5,7 @@ Everything here is set up once per loaded model; nothing here belongs to a conve
 
 from __future__ import annotations
 
+import logging
 import threading
 from functools import cached_property
 from weakref import WeakValueDictionary
@@ -20,6 +21,8 @@ from agentmem.models.template import Template
 from agentmem.models.template_probe import probe_template
 from agentmem.models.text_encoder import TextEncoder
 from agentmem.models.tool_text import call_schema
+
+logger = logging.getLogger(__name__)
 
 _THOUGHT_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 
@@ -68,6 +71,8 @@ class Engine:
                 self.attached = attach(loaded.model)
             except Unsupported as error:
                 self.kv_problem = str(error)
+        if self.kv_problem:
+            logger.warning("%s runs without a KV tier, on text: %s", loaded.name, self.kv_problem)
         self._setup = threading.Lock()
 
     def constraint(self, options: Options) -> Constraint | None:
@@ -83,6 +88,18 @@ class Engine:
         if options.tools:
             return self._grammar.json_or_text(call_schema(options.tools))
         return None
+
+    @cached_property
+    def reads_one_by_one(self) -> bool:
+        """Whether tokens behind others must be read one at a time, on text prefill.
+
+        Raises:
+            Unsupported: the model does not go on from a cache at all.
+        """
+        # Windows of text are made of prompts, which engines read.
+        from agentmem.models.continuation import reads_one_by_one
+
+        return reads_one_by_one(self.loaded)
 
     @cached_property
     def _grammar(self) -> GrammarCompiler:

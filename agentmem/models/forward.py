@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from agentmem.errors import BudgetExceeded, InvalidInput
 from agentmem.models.loading import LoadedModel
+from agentmem.models.long_rope import switch_tokens
 from agentmem.storage.kv_places import with_room
 
 CHUNK_TOKENS = 256
@@ -58,8 +59,22 @@ class Window(Protocol):
         ...
 
 
+@runtime_checkable
+class Restarts(Protocol):
+    """A window of text, which can be read again."""
+
+    def restart(self) -> list[int]:
+        """Forget every token; their ids, to be read again."""
+        ...
+
+
 class Forward:
     """Forwards one model, for one conversation.
+
+    Args:
+        loaded: the model.
+        chunk_tokens: new tokens of one forward at most.
+        one_by_one: whether only the first forward into an empty window may have several.
 
     Attributes:
         peak_tokens: tokens the model ever attended to at once.
@@ -67,11 +82,15 @@ class Forward:
         num_tokens: tokens computed.
     """
 
-    def __init__(self, loaded: LoadedModel, *, chunk_tokens: int = CHUNK_TOKENS) -> None:
+    def __init__(
+        self, loaded: LoadedModel, *, chunk_tokens: int = CHUNK_TOKENS, one_by_one: bool = False
+    ) -> None:
         if chunk_tokens < 1:
             raise InvalidInput(f"`chunk_tokens` must be positive: got {chunk_tokens}.")
         self._loaded = loaded
         self._chunk_tokens = chunk_tokens
+        self._one_by_one = one_by_one
+        self._switch_tokens = switch_tokens(loaded.model.config.get_text_config(decoder=True))
         parameters = inspect.signature(loaded.model.forward).parameters
         self._keeps_logits = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         # transformers 5.24 renamed it.
@@ -122,12 +141,22 @@ class Forward:
             DeviceFull: the device ran out of memory twice; the chunks before stay in the window.
         """
         self.check(window.num_tokens, len(token_ids), max_tokens)
+        num_tokens = window.num_tokens + len(token_ids)
+        must_pass = self._switch_tokens if num_tokens > self._switch_tokens else 0
+        if 0 < window.num_tokens <= must_pass and isinstance(window, Restarts):
+            token_ids = [*window.restart(), *token_ids]
         logits: NDArray[np.float32] | None = None
-        for start in range(0, len(token_ids), self._chunk_tokens):
+        start = 0
+        while start < len(token_ids):
             if cancelled is not None and cancelled():
                 raise Cancelled
-            chunk = token_ids[start : start + self._chunk_tokens]
-            logits = with_room(partial(self._forward, window, chunk), window.make_room)
+            is_single = self._one_by_one and window.num_tokens > 0
+            # A chunk that ended before the switch would have the other frequencies.
+            most = max(self._chunk_tokens, 0 if window.num_tokens else must_pass + 1)
+            end = start + (1 if is_single else most)
+            forward = partial(self._forward, window, token_ids[start:end])
+            logits = with_room(forward, window.make_room)
+            start = end
         assert logits is not None, "a forward needs at least one token"
         return logits
 

@@ -6,7 +6,8 @@ Nothing is stored here, so whatever fails leaves everything as it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -16,7 +17,11 @@ from agentmem.kernels.page_table import STRETCH_TOKENS
 from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.models.kv_layer import SegmentLayer
 from agentmem.storage.kv_arena import Block, PageArena
-from agentmem.storage.kv_format import num_pages_for, pad_to_pages, phases_of
+from agentmem.storage.kv_format import LayerCodec, num_pages_for, pad_to_pages, phases_of
+
+_TURNED_TOKENS = 1024
+"""Tokens times layers that are turned at once: few calls for a short segment, and what fits a cache
+for a long one."""
 
 
 def tail_pages(
@@ -73,22 +78,40 @@ def packed_pages(
         block: begins in slot 0 of its first page; it may lie in host memory.
         first_slot: where its tokens are to begin instead.
     """
-    device = arena.device
+    num_tokens, device = block.num_tokens, arena.device
     phases = phases_of(len(block.rows), device)
-    new_phases = phases_of(num_pages_for(block.num_tokens, first_slot), device)
-    tokens = torch.arange(block.num_tokens, device=device)
+    new_phases = phases_of(num_pages_for(num_tokens, first_slot), device)
+    tokens = torch.arange(num_tokens, device=device)
     # Keys that begin in another slot have other offsets in their stretches.
     shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
     turns = [unit_rotations(shifts, one) for one in frequencies]
+    dense, codecs = block.arena.load(block), block.arena.codecs
     encoded = []
-    for layer, pages in zip(layers, block.arena.load(block), strict=True):
-        keys, values = block.arena.codecs[layer.index].decode(pages.to(device), phases)
+    for alike in _alike(layers, codecs, max(1, _TURNED_TOKENS // num_tokens)):
+        pages = torch.stack([dense[layer.index] for layer in alike]).to(device)
+        keys, values = codecs[alike[0].index].decode(pages.flatten(0, 1), phases.repeat(len(alike)))
+        # (layers, pages, heads, 16, channels)
+        both = [states.view(*pages.shape[:2], *states.shape[1:]) for states in (keys, values)]
         if first_slot:
+            # All layers' heads side by side.
             keys, values = (
-                states.transpose(0, 1).flatten(1, 2)[:, : block.num_tokens]
-                for states in (keys, values)
+                states.transpose(1, 2).flatten(0, 1).flatten(1, 2)[:, :num_tokens]
+                for states in both
             )
-            keys = as_channels(ordered_pairs(keys) * turns[layer.group])
-            keys, values = pad_to_pages(keys, first_slot), pad_to_pages(values, first_slot)
-        encoded.append(arena.codecs[layer.index].encode(keys, values, new_phases))
+            keys = as_channels(ordered_pairs(keys) * turns[alike[0].group])
+            padded = [pad_to_pages(states, first_slot) for states in (keys, values)]
+            both = [
+                torch.unflatten(states, 1, (len(alike), -1)).transpose(0, 1) for states in padded
+            ]
+        for layer, keys, values in zip(alike, *both, strict=True):
+            encoded.append(arena.codecs[layer.index].encode(keys, values, new_phases))
     return encoded
+
+
+def _alike(
+    layers: Sequence[SegmentLayer], codecs: Sequence[LayerCodec], most: int
+) -> Iterator[list[SegmentLayer]]:
+    """Neighbouring layers of the same heads, channels and rotation, so many at a time."""
+    for _, run in groupby(layers, key=lambda one: (one.group, codecs[one.index].shape)):
+        same = list(run)
+        yield from (same[begin : begin + most] for begin in range(0, len(same), most))

@@ -1,7 +1,7 @@
 """How much attention each segment received, from the probabilities of observed queries.
 
-Observed are all decoded tokens and the last 16 queries of every prompt: enough to see what an
-answer looks at, and free, since their probabilities exist anyway. For one turn
+Observed are one in four decoded tokens and the last 16 queries of every prompt: enough to see what
+an answer looks at, and cheap. For one turn
 
     attention(segment) = sum over its tokens of mean(probability) / its number of tokens
 

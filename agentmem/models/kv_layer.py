@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.attention import TILE_TOKENS, OnlineSoftmax, merge
+from agentmem.kernels.backend import attends_dense_in_c
+from agentmem.kernels.cpu_dense import DenseStates
 from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs
+from agentmem.models.kv_rows import attend_rows, sink_part
 from agentmem.models.kv_window import Step
 from agentmem.models.rope_probe import LayerGeometry
 from agentmem.storage.kv_format import pad_to_pages
@@ -48,6 +51,8 @@ class SegmentLayer:
         self.tail_keys: Tensor | None = None
         """(num_kv_heads, capacity, head_dim), as they arrived: rotated by their position."""
         self.tail_values: Tensor | None = None
+        self._tail_states: tuple[int, DenseStates | None] | None = None
+        """The tail from an index on, for C; None in it where C does not attend to it."""
 
     def append(self, keys: Tensor, values: Tensor, begin: int) -> None:
         """Write new tokens to the tail at index `begin`.
@@ -94,8 +99,8 @@ class SegmentLayer:
             step: what this forward may see.
             tail_begin: index of the tail's first token.
             call: scaling, softcap and s_aux as the model passes them.
-            mass: (num_columns,), float32; the observed queries' probabilities are added to it.
-                None: not observed.
+            mass: (num_padded_columns,), float32; the observed queries' probabilities are added to
+                it. None: not observed.
 
         Returns:
             (1, num_new, num_query_heads, head_dim), the query's dtype.
@@ -105,49 +110,12 @@ class SegmentLayer:
         scaling = call.get("scaling")
         states = query[0].float() * (geometry.head_dim**-0.5 if scaling is None else scaling)
         tail = slice(tail_begin, tail_begin + step.num_tail)
-        early = max(0, num_new - MAX_ROW_QUERIES)
-        late = self._attend_rows(states[:, early:], step, tail, call, mass)
+        # Branches are asked of packed pages as decoded tokens are, however many they are.
+        early = 0 if step.branches else max(0, num_new - MAX_ROW_QUERIES)
+        late = attend_rows(self, states[:, early:] if early else states, step, tail, call, mass)
         if early:
             late = torch.cat((self._attend_tiles(states[:, :early], step, tail, call), late), 1)
         return late.transpose(0, 1)[None].to(query.dtype)
-
-    def _attend_rows(
-        self, states: Tensor, step: Step, tail: slice, call: dict[str, Any], mass: Tensor | None
-    ) -> Tensor:
-        """Few queries turn to the stretches. States and result: (num_query_heads, n, head_dim)."""
-        assert self.tail_keys is not None and self.tail_values is not None
-        geometry = self.geometry
-        heads, num_queries = geometry.num_kv_heads, states.shape[1]
-        groups = geometry.num_query_heads // heads
-        queries = states.reshape(heads, groups * num_queries, geometry.head_dim)
-        softcap, sinks = call.get("softcap"), call.get("s_aux")
-        logits = torch.bmm(queries, self.tail_keys[:, tail].float().mT)
-        if softcap is not None:
-            logits.div_(softcap).tanh_().mul_(softcap)
-        hidden = step.tail_hidden(geometry.window, num_queries)
-        if num_queries > 1 or geometry.window:
-            logits.view(heads, groups, num_queries, -1).masked_fill_(hidden, float("-inf"))
-        log_sum_exp = logits.logsumexp(-1)
-        weights = (logits - log_sum_exp[..., None]).exp_()
-        parts = [(torch.bmm(weights, self.tail_values[:, tail].float()), log_sum_exp)]
-        if step.view.arenas:
-            queries = queries.index_select(-1, geometry.pair_order)
-            limits = step.limits(geometry.window, num_queries, groups)
-        for seen in step.view.parts(self.index, self.group):
-            parts.append(
-                seen.codec.attend(queries, seen.rotations, seen.table, seen.pages, limits, softcap)
-            )
-        if sinks is not None:
-            parts.append(_sink_part(sinks, heads, num_queries, geometry.head_dim))
-        mixed, whole = merge(parts)
-        if mass is not None:
-            shares = (log_sum_exp - whole).exp_()
-            mass[step.view.num_slots :] += (weights * shares[..., None]).sum((0, 1))
-            for seen in step.view.parts(self.index, self.group):
-                mass[seen.columns] += seen.codec.column_mass(
-                    queries, seen.rotations, seen.table, seen.pages, limits, softcap, whole
-                )
-        return mixed.view(geometry.num_query_heads, num_queries, geometry.head_dim)
 
     def _attend_tiles(
         self, states: Tensor, step: Step, tail: slice, call: dict[str, Any]
@@ -188,18 +156,20 @@ class SegmentLayer:
                 softmax.fold(logits, values[:, :seen])
 
         num_slots = step.view.num_slots
-        for piece in step.view.parts(self.index, self.group):
-            for tile, which in piece.table.tiles(TILE_TOKENS):
-                pages = piece.pages.index_select(0, tile.rows)
-                keys, values = piece.codec.decode(pages, tile.phases)
-                turns = piece.rotations.index_select(0, tile.stretches).conj()
-                keys = as_channels(ordered_pairs(keys) * turns[:, None, None])
-                begin = piece.columns.start + which.start * PAGE_TOKENS
-                fold(
-                    ordered, keys.transpose(0, 1).flatten(1, 2),
-                    values.transpose(0, 1).flatten(1, 2),
-                    slice(begin, begin + tile.num_slots), False,
-                )  # fmt: skip
+        for view in step.view.arenas:
+            for piece in view.parts(self.index, self.group):
+                first_column = view.columns.start + piece.slots.start
+                for tile, which in piece.table.tiles(TILE_TOKENS):
+                    pages = piece.pages.index_select(0, tile.rows)
+                    keys, values = piece.codec.decode(pages, tile.phases)
+                    turns = piece.rotations.index_select(0, tile.stretches).conj()
+                    keys = as_channels(ordered_pairs(keys) * turns[:, None, None])
+                    begin = first_column + which.start * PAGE_TOKENS
+                    fold(
+                        ordered, keys.transpose(0, 1).flatten(1, 2),
+                        values.transpose(0, 1).flatten(1, 2),
+                        slice(begin, begin + tile.num_slots), False,
+                    )  # fmt: skip
         for offset in range(0, step.num_tail, TILE_TOKENS):
             width = min(TILE_TOKENS, step.num_tail - offset)
             part = slice(tail.start + offset, tail.start + offset + width)
@@ -212,7 +182,7 @@ class SegmentLayer:
         for first, last, softmax in chunks:
             parts = [(softmax.result(), softmax.log_sum_exp())]
             if sinks is not None:
-                parts.append(_sink_part(sinks, heads, last - first, geometry.head_dim))
+                parts.append(sink_part(sinks, heads, last - first, geometry.head_dim))
             mixed.append(merge(parts)[0].view(heads, groups, last - first, geometry.head_dim))
         return torch.cat(mixed, 2).view(geometry.num_query_heads, num_queries, geometry.head_dim)
 
@@ -228,12 +198,13 @@ class SegmentLayer:
             keys[:, : self.tail_keys.shape[1]] = self.tail_keys
             values[:, : self.tail_values.shape[1]] = self.tail_values
         self.tail_keys, self.tail_values = keys, values
+        self._tail_states = None
 
-
-def _sink_part(
-    sinks: Tensor, num_kv_heads: int, num_queries: int, head_dim: int
-) -> tuple[Tensor, Tensor]:
-    """Logits that take mass and give no value, as a part to merge."""
-    by_group = sinks.float().view(num_kv_heads, -1, 1)
-    log_sum_exp = by_group.expand(-1, -1, num_queries).reshape(num_kv_heads, -1)
-    return log_sum_exp.new_zeros((*log_sum_exp.shape, head_dim)), log_sum_exp
+    def states_from(self, begin: int) -> DenseStates | None:
+        """The tail from an index on as C attends to it; None where eager PyTorch does."""
+        if self._tail_states is None or self._tail_states[0] != begin:
+            assert self.tail_keys is not None and self.tail_values is not None
+            keys, values = self.tail_keys[:, begin:], self.tail_values[:, begin:]
+            in_c = attends_dense_in_c(keys.device, self.geometry.head_dim, keys.dtype)
+            self._tail_states = begin, DenseStates.of_rows(keys, values) if in_c else None
+        return self._tail_states[1]

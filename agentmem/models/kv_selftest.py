@@ -29,8 +29,11 @@ _SEEN = {"a": "a", "b": "ab", "c": "abc", "d": "acd", "e": "abcde", "f": "abcdef
 """What each segment's tokens could see."""
 
 
-def self_test(attached: AttachedModel) -> None:
+def self_test(attached: AttachedModel) -> float:
     """Run the history on the model.
+
+    Returns:
+        Relative L2 of the logits of the worst step.
 
     Raises:
         Unsupported: the logits differ.
@@ -43,6 +46,7 @@ def self_test(attached: AttachedModel) -> None:
     found = _replay(attached, ids)
     expected = _dense(attached, ids)
     allowed = _TOLERANCE.get(attached.dtype, _LOW_PRECISION_TOLERANCE)
+    worst = 0.0
     for key, logits in found.items():
         error = float((logits - expected[key]).norm() / expected[key].norm())
         if not error <= allowed:
@@ -50,6 +54,8 @@ def self_test(attached: AttachedModel) -> None:
                 f"{type(attached.model).__name__} failed the self-test of the segment cache: "
                 f"logits of step {key!r} are {error:.1e} off, {allowed:.0e} is allowed."
             )
+        worst = max(worst, error)
+    return worst
 
 
 def _replay(attached: AttachedModel, ids: dict[str, list[int]]) -> dict[str, Tensor]:

@@ -25,6 +25,9 @@ from agentmem.models.kv_window import NUM_SINKS, Resident, Step, WindowView
 
 _SKIPPED_LAYERS = 2
 """The first layers look at everything alike: no evidence."""
+_OBSERVED_EVERY = 4
+"""Of decoded tokens one in so many is observed, which costs a second reading of all keys. By
+position, so that a conversation gathers the same evidence however it is interrupted."""
 
 
 @contextmanager
@@ -72,9 +75,11 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self._tail_length = 0
         self._tail_ids: list[int] = []
         self._step: Step | None = None
+        self._branches: tuple[int, ...] = ()
         self._observed_layers = min(_SKIPPED_LAYERS, len(self.layers) - 1)
         self._evidence = Evidence(evidence_turns)
         self._mass = torch.zeros(0, device=self._device)
+        self._step_mass = self._mass
         self._num_observed = 0
         self._tail_mass = torch.zeros(0, device=self._device)
         self._tail_observed = 0
@@ -150,6 +155,20 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self.truncate_tail(0)
         self._reset_tail()
 
+    @contextmanager
+    def branching(self, lengths: Sequence[int]) -> Iterator[None]:
+        """Inside, a forward reads several continuations of the tail at once, and keeps none.
+
+        Args:
+            lengths: of the continuations, which follow each other in the forward's tokens. Each
+                begins where the tail ends, and does not see the others.
+        """
+        self._branches = tuple(lengths)
+        try:
+            yield
+        finally:
+            self._branches = ()
+
     # What transformers calls.
 
     def update(
@@ -220,8 +239,9 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Attention mass per token each segment received from the queries of the last turns.
 
         Mean over queries, heads and all but the first two layers; the window's first four tokens
-        do not count. Observed are decoded tokens and the last 16 of every longer forward. Segments
-        never observed are absent. A segment counts all queries since its tail began, its own too.
+        do not count. Observed are one in four decoded tokens and the last 16 of every longer
+        forward. Segments never observed are absent. A segment counts all queries since its tail
+        began, its own too.
         """
         self._collect()
         counted = {key: resident.num_tokens for key, resident in self._residents.items()}
@@ -255,19 +275,22 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
             raise InvalidInput("A segment cache cannot be trained through: use torch.no_grad().")
         view = self._window()
         start = self.next_position - self._tail_length
-        end = start + self._tail_length + keys.shape[2]
+        end = start + self._tail_length + max(self._branches, default=keys.shape[2])
         for key, resident in self._residents.items():
             if start < resident.end and resident.start < end:
                 raise InvalidInput(
                     f"Positions up to {end - 1} reach into segment {key!r}, which starts at "
                     f"{resident.start}: move it away first."
                 )
-        self._step = Step(view, start, self._tail_length, keys.shape[2], self._device)
-        if self._mass.shape[0] < self._step.num_columns:
+        self._step = Step(
+            view, start, self._tail_length, keys.shape[2], self._device, self._branches
+        )
+        if self._mass.shape[0] < self._step.num_padded_columns:
             with plain_tensors():
-                grown = torch.zeros(self._step.num_columns + 256, device=self._device)
+                grown = torch.zeros(self._step.num_padded_columns + 256, device=self._device)
                 grown[: self._mass.shape[0]] = self._mass
             self._mass = grown
+        self._step_mass = self._mass[: self._step.num_padded_columns]
 
     def _attend(
         self, layer: SegmentLayer, module: nn.Module, query: Tensor, call: dict[str, Any]
@@ -278,14 +301,17 @@ class TailCache(Cache):  # type: ignore[misc]  # transformers is untyped
             raise InvalidInput("The cache belongs to another model: make one for this model.")
         if layer.index == 0:
             _check_positions(call.get("position_ids"), step)
-        mass = None
-        if layer.index >= self._observed_layers:
-            mass = self._mass[: step.num_columns]
+        is_observed = step.num_new > 1 or step.first_position % _OBSERVED_EVERY == 0
+        observes = is_observed and not step.branches and layer.index >= self._observed_layers
+        mass = self._step_mass if observes else None
         attended = layer.attend(query, step, self._tail_begin, call, mass)
-        if layer.index == len(self.layers) - 1:
+        if layer.index == len(self.layers) - 1 and step.branches:
+            self._step = None
+        elif layer.index == len(self.layers) - 1:
             self._tail_start = step.first_position - step.num_past
             self._tail_length = step.num_tail
-            self._num_observed += min(step.num_new, MAX_ROW_QUERIES)
+            if is_observed:
+                self._num_observed += min(step.num_new, MAX_ROW_QUERIES)
             self._step = None
         return attended
 
@@ -331,7 +357,8 @@ def _check_positions(position_ids: Tensor | None, step: Step) -> None:
     if position_ids is None:
         return
     first, last = int(position_ids[0, 0]), int(position_ids[0, -1])
-    if first != step.first_position or last != step.first_position + step.num_new - 1:
+    num_last = step.branches[-1] if step.branches else step.num_new
+    if first != step.first_position or last != step.first_position + num_last - 1:
         raise InvalidInput(
             f"The forward's positions are {first} to {last}: the cache's next position is "
             f"{step.first_position}. Call `begin` to write elsewhere."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -68,6 +69,22 @@ class ArenaView:
     stream: PageStream | None = None
     """Brings the pages to the device; None: they are there."""
 
+    def parts(self, layer: int, group: int) -> Iterator[Part]:
+        """What a layer reads; a part's pages are there until the next is asked for.
+
+        Args:
+            layer: which layer.
+            group: of its frequencies.
+        """
+        codec, rotations = self.arena.codecs[layer], self.rotations[group]
+        if self.stream is None:
+            slots = slice(0, self.table.num_slots)
+            yield Part(codec, self.table, self.arena.layers[layer], rotations, slots)
+            return
+        for tile, pages in self.stream.tiles(layer):
+            slots = slice(tile.pages.start * PAGE_TOKENS, tile.pages.stop * PAGE_TOKENS)
+            yield Part(codec, tile.table, pages, rotations[tile.stretches], slots)
+
 
 class Part(NamedTuple):
     """Some pages of one layer, on the device.
@@ -77,14 +94,14 @@ class Part(NamedTuple):
         table: which pages, and where they stand.
         pages: (rows, page_nbytes), uint8.
         rotations: of the table's stretches: (stretches, head_dim / 2), complex64.
-        columns: of the table's slots in masks and probabilities.
+        slots: of the arena's table that are the part's.
     """
 
     codec: LayerCodec
     table: PageTable
     pages: Tensor
     rotations: Tensor
-    columns: slice
+    slots: slice
 
 
 class WindowView:
@@ -150,26 +167,6 @@ class WindowView:
         """(num_slots,), int64: index in `keys`."""
         self.num_slots = first
 
-    def parts(self, layer: int, group: int) -> Iterator[Part]:
-        """What a layer reads of the window; a part's pages are there until the next is asked for.
-
-        Args:
-            layer: which layer.
-            group: of its frequencies.
-        """
-        for view in self.arenas:
-            codec, rotations = view.arena.codecs[layer], view.rotations[group]
-            if view.stream is None:
-                pages = view.arena.layers[layer]
-                yield Part(codec, view.table, pages, rotations, view.columns)
-                continue
-            for tile, pages in view.stream.tiles(layer):
-                begin = view.columns.start + tile.pages.start * PAGE_TOKENS
-                yield Part(
-                    codec, tile.table, pages, rotations[tile.stretches],
-                    slice(begin, begin + tile.table.num_slots),
-                )  # fmt: skip
-
     @property
     def is_stale(self) -> bool:
         """Whether rows have moved since."""
@@ -179,36 +176,73 @@ class WindowView:
 class Step:
     """One forward: where its tokens go, and what each of its queries may see.
 
+    `num_columns` are those of masks; what is added up by column has `num_padded_columns`, the tail
+    in whole pages.
+
     Args:
         view: the sealed segments.
         tail_start: position of the open tail's first token.
         num_past: tokens in the open tail before this forward.
         num_new: tokens of this forward.
+        branches: how many of them belong to each of several continuations, which all begin behind
+            the open tail and do not see each other; none where they follow each other.
     """
 
     def __init__(
-        self, view: WindowView, tail_start: int, num_past: int, num_new: int, device: torch.device
+        self,
+        view: WindowView,
+        tail_start: int,
+        num_past: int,
+        num_new: int,
+        device: torch.device,
+        branches: Sequence[int] = (),
     ) -> None:
         self.view = view
         self.num_new = num_new
         self.num_past = num_past
         self.num_tail = num_past + num_new
         self.num_columns = view.num_slots + self.num_tail
+        self.num_padded_columns = view.num_slots + -(-self.num_tail // PAGE_TOKENS) * PAGE_TOKENS
         self.first_position = tail_start + num_past
-        tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
-        self._positions = torch.cat((view.positions, tail))
-        self._queries = tail[num_past:]
+        self.branches = tuple(branches)
+        self._tail_start = tail_start
+        self._tail = torch.arange(tail_start, tail_start + self.num_tail, device=device)
+        if self.branches:
+            lengths = torch.tensor(self.branches, device=device)
+            self._branch_of = torch.arange(len(lengths), device=device).repeat_interleave(lengths)
+            self._tail[num_past:] -= (lengths.cumsum(0) - lengths)[self._branch_of]
+        self._queries = self._tail[num_past:]
+        self._masses: tuple[Tensor, list[Tensor]] | None = None
         self._hidden: dict[int, Tensor] = {}
         self._limits: dict[tuple[int, int, int], Tensor] = {}
         self._tail_hidden: dict[tuple[int, int], Tensor] = {}
+
+    @cached_property
+    def tail_table(self) -> PageTable:
+        """The tail's tokens as pages, its rows 16 tokens each from the first on."""
+        num_pages = -(-self.num_tail // PAGE_TOKENS)
+        segment = PlacedSegment(self._tail_start, self.num_tail, range(num_pages))
+        return PageTable.of_segments([segment], self._queries.device)
+
+    def split(self, mass: Tensor) -> list[Tensor]:
+        """The tail's columns and those of each arena, as views of (num_padded_columns,).
+
+        Every layer of a forward passes the same tensor.
+        """
+        if self._masses is None or self._masses[0] is not mass:
+            views = [mass[view.columns] for view in self.view.arenas]
+            self._masses = mass, [mass[self.view.num_slots :], *views]
+        return self._masses[1]
 
     def hidden(self, window: int) -> Tensor:
         """(num_new, num_columns), bool: what each query may not see in a layer of that window."""
         mask = self._hidden.get(window)
         if mask is None:
-            mask = self._positions[None, :] > self._queries[:, None]
+            positions = torch.cat((self.view.positions, self._tail))
+            mask = positions[None, :] > self._queries[:, None]
             if window:
-                mask |= self._positions[None, :] <= self._queries[:, None] - window
+                mask |= positions[None, :] <= self._queries[:, None] - window
+            self._hide_other_branches(mask)
             self._hidden[window] = mask
         return mask
 
@@ -231,10 +265,16 @@ class Step:
         key = (window, num_queries)
         hidden = self._tail_hidden.get(key)
         if hidden is None:
-            tail = self._positions[self.view.num_slots :]
             queries = self._queries[-num_queries:]
-            hidden = tail[None, :] > queries[:, None]
+            hidden = self._tail[None, :] > queries[:, None]
             if window:
-                hidden |= tail[None, :] <= queries[:, None] - window
+                hidden |= self._tail[None, :] <= queries[:, None] - window
+            self._hide_other_branches(hidden)
             self._tail_hidden[key] = hidden
         return hidden
+
+    def _hide_other_branches(self, hidden: Tensor) -> None:
+        """Mark them in a mask whose rows are the last queries, and last columns the new tokens."""
+        if self.branches:
+            own = self._branch_of
+            hidden[:, -self.num_new :] |= own[None, :] != own[-len(hidden) :, None]

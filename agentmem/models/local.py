@@ -29,6 +29,7 @@ from agentmem.models.base import (
 from agentmem.models.decoding import Decoding
 from agentmem.models.engine import Engine, engine_for
 from agentmem.models.forward import CHUNK_TOKENS, Cancelled, Forward
+from agentmem.models.kv_proof import KVProof, prove
 from agentmem.models.loading import load
 from agentmem.models.local_kv import LocalKV
 from agentmem.models.prompt_ids import Entry, PendingReply, PromptIds
@@ -55,7 +56,8 @@ class LocalModel(ChatModel):
         use_kv: False reads prompts as plain text, saving only their unchanged beginning.
         kv_bytes: bytes of the window's KV on the model's device; what exceeds them is streamed from
             host memory. 0: no ceiling.
-        parked_ram_bytes: bytes of KV that left the window, kept in memory.
+        parked_ram_bytes: bytes of KV that left the window, kept in memory; of copies of the
+            window's beginnings where it is read as text and its cache cannot be cut.
         chunk_tokens: new tokens of one forward at most.
 
     Attributes:
@@ -74,7 +76,9 @@ class LocalModel(ChatModel):
     ) -> None:
         loaded = engine.loaded
         self._engine = engine
-        self._forward = Forward(loaded, chunk_tokens=chunk_tokens)
+        # A model that was attached has proved how it goes on from a cache.
+        one_by_one = engine.attached is None and engine.reads_one_by_one
+        self._forward = Forward(loaded, chunk_tokens=chunk_tokens, one_by_one=one_by_one)
         self._ids = PromptIds(engine)
         self._entries: list[Entry] = []
         self._kv: LocalKV | None = None
@@ -89,7 +93,7 @@ class LocalModel(ChatModel):
             self._window = window
             self._kv = LocalKV(window, cache, self._forget)
         else:
-            self._window = PrefixWindow(loaded)
+            self._window = PrefixWindow(loaded, max_checkpoint_bytes=parked_ram_bytes)
         template = engine.template
         self.capabilities = Capabilities(
             has_kv=self._kv is not None,
@@ -178,6 +182,17 @@ class LocalModel(ChatModel):
         if attached is None:
             return ""
         return kernels_in_words(attached.device, attached.layers[0].head_dim)
+
+    def prove_kv(self) -> KVProof | None:
+        """Hold the model's KV tier against text prefill; None where it has none.
+
+        Raises:
+            Unsupported: it fails the self-test.
+        """
+        attached = self._engine.attached
+        if self._kv is None or attached is None:
+            return None
+        return prove(self._engine, attached)
 
     @property
     def num_forwards(self) -> int:
