@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -28,7 +29,7 @@ chat: models ## Install what is missing, then chat. ARGS='--budget 1024' passes 
 
 test: $(VENV)/.test models ## Install what is missing, then lint, check types and run all tests.
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 slow: $(VENV)/.test models ## Run the tests that take minutes: speed, as ratios within one run.
 	@$(BIN)/python -m pytest -m slow -s $(PYTEST_ARGS)

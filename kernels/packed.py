@@ -96,9 +96,9 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
     if layer.value_mean is not None:
         values = values - layer.value_mean[:, None]
     if layer.key_transform is not None:
-        keys = _times(keys, layer.key_transform)
+        keys = times_by_head(keys, layer.key_transform)
     if layer.value_transform is not None:
-        values = _times(values, layer.value_transform)
+        values = times_by_head(values, layer.value_transform)
     packing = layer.packing
     key_codes, key_scales = _quantize(
         keys, packing.key_widths, layer.key_codebook, scaled=packing.token_scales
@@ -115,12 +115,12 @@ def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, T
     """Keys and values again: (num_pages, H, 16, D), float32."""
     keys, values = _coded(pages, layer)
     if layer.query_transform is not None:
-        keys = _times(keys, layer.query_transform.transpose(1, 2))
+        keys = times_by_head(keys, layer.query_transform.transpose(1, 2))
     if layer.center_by_phase is not None:
         keys = keys + layer.center_by_phase[phases.long()]
     values = values.transpose(2, 3)
     if layer.value_inverse is not None:
-        values = _times(values, layer.value_inverse)
+        values = times_by_head(values, layer.value_inverse)
     if layer.value_mean is not None:
         values = values + layer.value_mean[:, None]
     return keys, values
@@ -189,10 +189,10 @@ def column_mass(
     return mass
 
 
-def _times(states: Tensor, matrices: Tensor) -> Tensor:
+def times_by_head(states: Tensor, matrices: Tensor) -> Tensor:
     """(P, H, 16, D) states times (H, D, D) matrices: a product for each head, not each page.
 
-    Faster encoders call the same product, so that their codes are these.
+    Faster kernels make the same call on the same rows, so that their codes are these.
     """
     pages, heads, tokens, head_dim = states.shape
     rows = states.transpose(0, 1).reshape(heads, pages * tokens, head_dim)

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from agentmem.kernels import triton_launch
-from agentmem.kernels.packed import PackedLayer
+from agentmem.kernels.packed import PackedLayer, times_by_head
 from agentmem.kernels.triton_codes import code_words, key_tile, levels_of, value_tile
 from agentmem.kernels.triton_launch import jit
 from agentmem.kernels.triton_layer import layer_tables
@@ -80,11 +80,11 @@ def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, T
         coded.append(states)
     keys, values = coded
     if layer.query_transform is not None:
-        keys = keys @ layer.query_transform.to(pages.device).transpose(1, 2)
+        keys = times_by_head(keys, layer.query_transform.to(pages.device).transpose(1, 2))
     if layer.center_by_phase is not None:
         keys = keys + layer.center_by_phase.to(pages.device)[phases.long()]
     if layer.value_inverse is not None:
-        values = values @ layer.value_inverse.to(pages.device)
+        values = times_by_head(values, layer.value_inverse.to(pages.device))
     if tables.mean is not None:
         values = values + tables.mean[:, None]
     return keys, values

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from agentmem.kernels import triton_launch
-from agentmem.kernels.packed import PackedLayer
+from agentmem.kernels.packed import PackedLayer, times_by_head
 from agentmem.kernels.triton_launch import jit
 from agentmem.kernels.triton_layer import Coded, layer_tables
 
@@ -131,9 +131,9 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
     if tables.mean is not None:
         values = values - tables.mean[:, None]
     if layer.key_transform is not None:
-        keys = keys @ layer.key_transform.to(keys.device)
+        keys = times_by_head(keys, layer.key_transform.to(keys.device))
     if layer.value_transform is not None:
-        values = values @ layer.value_transform.to(keys.device)
+        values = times_by_head(values, layer.value_transform.to(keys.device))
     num_pages, heads, _, head_dim = keys.shape
     packing = layer.packing
     records = torch.empty((num_pages, packing.page_nbytes), dtype=torch.uint8, device=keys.device)

@@ -7,6 +7,8 @@ the calibration's: see README.md for what it does to recall.
 
 from __future__ import annotations
 
+import hashlib
+
 from torch import Tensor
 
 from agentmem.errors import Unsupported
@@ -34,8 +36,12 @@ class KltFormat(Format):
     def __init__(self, calibration: KVCalibration, average_bits: float = DEFAULT_BITS) -> None:
         self.calibration = calibration
         self.average_bits = average_bits
-        self.name = f"klt{average_bits:g}:{calibration.checksum[:12]}"
         self._widths = calibration.widths(average_bits)
+        digest = hashlib.sha256(calibration.checksum.encode())
+        for layer in self._widths:
+            for widths in layer:
+                digest.update(widths.numpy().tobytes())
+        self.name = f"klt{average_bits:g}:{digest.hexdigest()[:12]}"
 
     def layer(self, index: int, shape: LayerShape) -> LayerCodec:
         """Codes of as many bits as the calibration gives each group of channels.
