@@ -131,6 +131,7 @@ class Agent:
                 api_key=api_key,
                 kv_format=kv,
                 threads=threads,
+                kv_bytes=limits.kv_bytes,
                 parked_ram_bytes=limits.parked_ram_bytes,
             )
             stack.callback(self.model.close)

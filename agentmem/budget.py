@@ -25,7 +25,8 @@ class Budget:
         recall_share: share of `max_tokens` that recalled segments may take.
         controller_calls: calls of the model a review may make.
         seconds: wall-clock seconds a review may take before the policy finishes it.
-        kv_bytes: bytes of KV for tokens in the window; 0 means no ceiling but the tokens.
+        kv_bytes: bytes of KV for tokens in the window, on the model's device; what exceeds them
+            is read from host memory, which is slower. 0 means no ceiling but the tokens.
         parked_ram_bytes: bytes of KV parked in memory; without a KV tier, of copies of a state.
         parked_disk_bytes: bytes of KV parked on disk.
     """

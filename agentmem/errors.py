@@ -12,6 +12,7 @@
     │   ├── ModelNotFound     no such model, or its files are missing
     │   ├── ModelCorrupt      the model's files are damaged
     │   ├── ModelUnavailable  the endpoint does not answer, or answered with an error
+    │   ├── DeviceFull        the model's device has no memory left
     │   └── Unsupported       the model or format cannot do what was asked
     └── StoreError
         ├── StoreLocked       another process holds the write lock
@@ -99,6 +100,10 @@ class ModelCorrupt(ModelError):
 
 class ModelUnavailable(ModelError):
     """The endpoint does not answer, or answered with an error."""
+
+
+class DeviceFull(ModelError):
+    """The model's device has no memory left, after all that could be moved away was."""
 
 
 class Unsupported(ModelError):

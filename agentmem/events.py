@@ -121,6 +121,7 @@ class Usage:
         prompt_tokens: tokens the model attended to when the reply began; never above `budget`.
         peak_tokens: most tokens any forward of the turn attended to, reviews included.
         kv_bytes: everything the KV tier holds for tokens in the window.
+        kv_bytes_host: of these, those in host memory because the device has no room for them.
         kv_bytes_dense: a dense bf16 cache of the whole conversation so far.
         rss: resident bytes of this process.
         segments: segments of this session per state.
@@ -132,6 +133,7 @@ class Usage:
     peak_tokens: int = 0
     budget: int = 0
     kv_bytes: int = 0
+    kv_bytes_host: int = 0
     kv_bytes_dense: int = 0
     kv_bytes_parked_ram: int = 0
     kv_bytes_parked_disk: int = 0
@@ -147,6 +149,7 @@ class Usage:
             "peak_tokens": self.peak_tokens,
             "budget": self.budget,
             "kv_bytes": self.kv_bytes,
+            "kv_bytes_host": self.kv_bytes_host,
             "kv_bytes_dense": self.kv_bytes_dense,
             "kv_bytes_parked_ram": self.kv_bytes_parked_ram,
             "kv_bytes_parked_disk": self.kv_bytes_parked_disk,

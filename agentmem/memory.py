@@ -258,6 +258,7 @@ class Memory:
             "budget": self.context.budget.max_tokens,
             "segments": self.states(),
             "kv_bytes": usage.window_bytes if usage else 0,
+            "kv_bytes_host": usage.window_host_bytes if usage else 0,
             "kv_bytes_parked_ram": usage.parked_ram_bytes if usage else 0,
             "kv_bytes_parked_disk": usage.parked_disk_bytes if usage else left_bytes,
         }

@@ -24,6 +24,7 @@ def measure(
         peak_tokens=peak_tokens,
         budget=memory.context.budget.max_tokens,
         kv_bytes=held.window_bytes if held else 0,
+        kv_bytes_host=held.window_host_bytes if held else 0,
         kv_bytes_dense=kv.dense_bytes_per_token * memory.said_tokens if kv else 0,
         kv_bytes_parked_ram=held.parked_ram_bytes if held else 0,
         kv_bytes_parked_disk=held.parked_disk_bytes if held else 0,

@@ -6,6 +6,8 @@ short segments then cost no padding. A block's slots are never written after the
 forks share blocks by reference; they are free again when nobody holds the block. What is free or
 belongs to somebody else are finite numbers: readers mask them.
 
+Where memory runs out in the middle of growing, moving or compacting, every block is as it was.
+
 Knows nothing of positions, keys or tokens. Not thread-safe: a conversation runs on one thread.
 """
 
@@ -18,7 +20,8 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.packing import PAGE_TOKENS
-from agentmem.storage.kv_format import Format, LayerShape, num_pages_for
+from agentmem.storage.kv_copies import Event, to_host
+from agentmem.storage.kv_format import Format, LayerCodec, LayerShape, num_pages_for
 
 _GROWTH = 1.25
 """Spare rows an arena allocates when it is full, as a factor."""
@@ -28,22 +31,26 @@ _WHOLE_PAGE = (1 << PAGE_TOKENS) - 1
 
 
 class Block:
-    """The pages of one segment: rows of an arena. Immutable but for compaction.
+    """The pages of one segment: rows of an arena. They may be moved; what they say never changes.
 
     Args:
         arena: where they lie.
         rows: page by page.
         num_tokens: of the segment.
         first_slot: of its first token in its first page.
+
+    Attributes:
+        last_used: when, by the clock of whoever chooses what lies where.
     """
 
-    __slots__ = ("__weakref__", "arena", "first_slot", "num_tokens", "rows")
+    __slots__ = ("__weakref__", "arena", "first_slot", "last_used", "num_tokens", "rows")
 
     def __init__(self, arena: PageArena, rows: list[int], num_tokens: int, first_slot: int) -> None:
         self.arena = arena
         self.rows = rows
         self.num_tokens = num_tokens
         self.first_slot = first_slot
+        self.last_used = 0
 
 
 class PageArena:
@@ -54,22 +61,42 @@ class PageArena:
         shapes: heads and channels of each layer.
         device: where the pages live.
 
+    Attributes:
+        is_host: whether it holds in host memory what a device has no room for: readers stream it.
+        last_read: of the last copy out of its rows that may still be under way; they are not
+            written before.
+
     Raises:
         Unsupported: the format cannot hold a layer of such a shape.
     """
 
     def __init__(self, format: Format, shapes: Sequence[LayerShape], device: torch.device) -> None:
+        codecs = tuple(format.layer(index, shape) for index, shape in enumerate(shapes))
+        self._set_up(format, codecs, device, is_pinned=False)
+        self.is_host = False
+
+    def in_host_memory(self) -> PageArena:
+        """An empty arena of such pages in host memory, pinned where this one is on CUDA."""
+        other = PageArena.__new__(PageArena)
+        is_pinned = self.device.type == "cuda"
+        other._set_up(self.format, self.codecs, torch.device("cpu"), is_pinned=is_pinned)
+        other.is_host = True
+        return other
+
+    def _set_up(
+        self, format: Format, codecs: Sequence[LayerCodec], device: torch.device, *, is_pinned: bool
+    ) -> None:
         self.format = format
         self.device = device
-        self.codecs = tuple(format.layer(index, shape) for index, shape in enumerate(shapes))
+        self.codecs = tuple(codecs)
+        self.last_read: Event | None = None
         self.version = 0
         """Changes whenever rows move: what was computed from rows is then stale."""
+        self._is_pinned = is_pinned
         self._blocks: weakref.WeakSet[Block] = weakref.WeakSet()
-        self.layers = [
-            torch.zeros((0, codec.page_nbytes), dtype=torch.uint8, device=device)
-            for codec in self.codecs
-        ]
-        """(capacity, page_nbytes), uint8, for each layer."""
+        self._capacity = 0
+        self.layers = [self._rows(0, codec.page_nbytes) for codec in self.codecs]
+        """(capacity or more, page_nbytes), uint8, for each layer."""
         self.page_nbytes = sum(codec.page_nbytes for codec in self.codecs)
         """Bytes of a page over all layers."""
         below = [codec.slots_below for codec in self.codecs]
@@ -80,33 +107,60 @@ class PageArena:
     @property
     def capacity(self) -> int:
         """Rows allocated."""
-        return self.layers[0].shape[0]
+        return self._capacity
 
     @property
     def nbytes(self) -> int:
         """Bytes allocated, spare rows included."""
-        return self.capacity * self.page_nbytes
+        return sum(pages.numel() for pages in self.layers)
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes of the pages that blocks lie in."""
+        return len(self._used()) * self.page_nbytes
+
+    @property
+    def num_free(self) -> int:
+        """Rows that no block lies in."""
+        return self.capacity - len(self._used())
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All that somebody holds, in no order."""
+        return tuple(self._blocks)
 
     def nbytes_of(self, blocks: Iterable[Block]) -> int:
         """Bytes of the pages that blocks lie in, each page counted once."""
         return len({row for block in blocks for row in block.rows}) * self.page_nbytes
 
-    def store(self, num_tokens: int, layers: Iterable[Tensor], first_slot: int = 0) -> Block:
+    def store(
+        self,
+        num_tokens: int,
+        layers: Iterable[Tensor],
+        first_slot: int = 0,
+        *,
+        max_capacity: int | None = None,
+    ) -> Block:
         """Take in the pages of one segment.
 
         Args:
             num_tokens: of the segment.
-            layers: for each layer (num_pages, page_nbytes), uint8; what `load` gave is as good.
+            layers: for each layer (num_pages, page_nbytes), uint8, on any device; what `load` gave
+                is as good.
             first_slot: of its first token in its first page.
+            max_capacity: rows up to which spare ones may be allocated.
 
         Returns:
             The block; its pages stay as long as somebody holds it.
         """
         used = self._used()
-        rows = self._reserve(self._masks(num_tokens, first_slot), used)
+        rows = self._reserve(self._masks(num_tokens, first_slot), used, max_capacity)
         index = torch.tensor(rows, dtype=torch.int64, device=self.device)
         others = [page for page, row in enumerate(rows) if row in used]
+        self._wait_for_readers()
         for layer, (pages, new) in enumerate(zip(self.layers, layers, strict=True)):
+            # To host memory the copy must have arrived before it is read.
+            new = new.to(self.device, non_blocking=self.device.type != "cpu")
             if len(new) < len(rows):
                 new = torch.cat((new, new[:1]))
             if others:
@@ -139,22 +193,50 @@ class PageArena:
                 copies[layer] = copy[:-1]
         return copies
 
-    def tidy(self) -> bool:
-        """Give free rows back where they are too many; True if rows moved."""
+    def take(self, block: Block, *, max_capacity: int | None = None) -> None:
+        """Move another arena's block of the same format here, for all who hold it."""
+        source = block.arena
+        pages = source.load(block)
+        moved = self.store(
+            block.num_tokens,
+            to_host(pages) if self.is_host else pages,
+            block.first_slot,
+            max_capacity=max_capacity,
+        )
+        source._blocks.discard(block)
+        self._blocks.discard(moved)
+        block.arena, block.rows = self, moved.rows
+        self._blocks.add(block)
+        source.version += 1
+
+    def tidy(self, max_spare: int | None = None) -> bool:
+        """Give free rows back where they are too many; True if rows moved.
+
+        Args:
+            max_spare: how many may stay; by default as many as growing leaves.
+        """
         used = self._used()
-        if not used:
-            if self.capacity:
-                self._gather([])
+        if max_spare is None:
+            max_spare = max(4, int(self.capacity * _MAX_WASTE)) if used else 0
+        if max(len(pages) for pages in self.layers) - len(used) <= max_spare:
             return False
-        if self.capacity - len(used) <= max(4, int(self.capacity * _MAX_WASTE)):
-            return False
-        kept = sorted(used)
-        place = {row: index for index, row in enumerate(kept)}
-        self._gather(kept)
-        for block in self._blocks:
-            block.rows = [place[row] for row in block.rows]
-        self.version += 1
-        return True
+        self._wait_for_readers()
+        holes = [row for row in range(len(used)) if row not in used]
+        movers = sorted(row for row in used if row >= len(used))
+        if movers:
+            # Into rows nobody uses: until blocks are told, nothing has changed.
+            sources = torch.tensor(movers, dtype=torch.int64, device=self.device)
+            targets = torch.tensor(holes, dtype=torch.int64, device=self.device)
+            for pages in self.layers:
+                pages.index_copy_(0, targets, pages.index_select(0, sources))
+            place = dict(zip(movers, holes, strict=True))
+            for block in self._blocks:
+                block.rows = [place.get(row, row) for row in block.rows]
+            self.version += 1
+        self._capacity = len(used)
+        for layer, pages in enumerate(self.layers):
+            self.layers[layer] = self._resized(pages, self._capacity)
+        return bool(movers)
 
     def _masks(self, num_tokens: int, first_slot: int) -> list[int]:
         """The slots a segment takes of each of its pages, as bits."""
@@ -182,7 +264,9 @@ class PageArena:
                 used[row] = used.get(row, 0) | mask
         return used
 
-    def _reserve(self, masks: Sequence[int], used: dict[int, int]) -> list[int]:
+    def _reserve(
+        self, masks: Sequence[int], used: dict[int, int], max_capacity: int | None
+    ) -> list[int]:
         """A row for each page: one in use that has the slots free, or a free one."""
         rows: list[int] = []
         for mask in masks:
@@ -194,20 +278,39 @@ class PageArena:
         free = [row for row in range(self.capacity) if row not in used]
         if len(free) < missing:
             capacity = self.capacity
-            target = max(capacity + missing - len(free), int(capacity * _GROWTH))
-            self._grow(target)
-            free += range(capacity, target)
+            needed = capacity + missing - len(free)
+            target = int(capacity * _GROWTH)
+            if max_capacity is not None:
+                target = min(target, max_capacity)
+            self._grow(max(needed, target))
+            free += range(capacity, self.capacity)
         unused = iter(free)
         return [next(unused) if row < 0 else row for row in rows]
 
     def _grow(self, capacity: int) -> None:
-        for index, pages in enumerate(self.layers):
-            # Zeros, not empty memory: a masked NaN would still poison the weighted sum.
-            grown = torch.zeros((capacity, pages.shape[1]), dtype=torch.uint8, device=self.device)
-            grown[: pages.shape[0]] = pages
-            self.layers[index] = grown
+        # One layer after the other, so that no more than one is held twice. Where memory runs out
+        # some have more rows than the others, which nobody minds.
+        for layer, pages in enumerate(self.layers):
+            if len(pages) < capacity:
+                self.layers[layer] = self._resized(pages, capacity)
+        self._capacity = capacity
 
-    def _gather(self, rows: list[int]) -> None:
-        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
-        for position, pages in enumerate(self.layers):
-            self.layers[position] = pages.index_select(0, index)
+    def _resized(self, pages: Tensor, capacity: int) -> Tensor:
+        # Zeros, not empty memory: a masked NaN would still poison the weighted sum.
+        resized = self._rows(capacity, pages.shape[1])
+        kept = min(len(pages), capacity)
+        resized[:kept] = pages[:kept]
+        return resized
+
+    def _rows(self, capacity: int, page_nbytes: int) -> Tensor:
+        return torch.zeros(
+            (capacity, page_nbytes),
+            dtype=torch.uint8,
+            device=self.device,
+            pin_memory=self._is_pinned,
+        )
+
+    def _wait_for_readers(self) -> None:
+        if self.last_read is not None:
+            self.last_read.synchronize()
+            self.last_read = None

@@ -16,6 +16,7 @@ from torch import Tensor
 from agentmem.errors import StoreCorrupt, Unsupported
 from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.storage.kv_arena import PageArena
+from agentmem.storage.kv_copies import HostCopy
 from agentmem.storage.kv_format import num_pages_for
 
 
@@ -28,7 +29,8 @@ class KVRecord:
         format: name of the format the pages are in.
         token_ids: the segment's tokens.
         context: content hashes of what was in the window when it was computed, in order.
-        layers: for each layer (num_pages, page_nbytes), uint8.
+        layers: for each layer (num_pages, page_nbytes), uint8; they may still be on their way to
+            host memory.
         first_slot: of the first token in the first page; pages are a ring, and the last tokens may
             lie before it.
         content_hash: of `token_ids`.
@@ -38,7 +40,7 @@ class KVRecord:
     format: str
     token_ids: tuple[int, ...]
     context: tuple[str, ...]
-    layers: tuple[Tensor, ...] = field(repr=False)
+    layers: Sequence[Tensor] = field(repr=False)
     content_hash: str
     first_slot: int = 0
 
@@ -55,6 +57,8 @@ class KVRecord:
     @property
     def nbytes(self) -> int:
         """Bytes of its pages, scales and padding included."""
+        if isinstance(self.layers, HostCopy):
+            return self.layers.nbytes
         return sum(pages.numel() for pages in self.layers)
 
     def check(self, fingerprint: str, arena: PageArena) -> None:

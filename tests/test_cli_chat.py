@@ -52,8 +52,8 @@ def test_a_reply_event_has_every_field_the_design_promises() -> None:
     (reply,) = run_cli("chat", "--json", stdin="hello\n").of_type("reply")
     assert {
         "type", "turn", "text", "finish_reason", "prompt_tokens", "completion_tokens", "budget",
-        "kv_bytes", "kv_bytes_dense", "kv_bytes_parked_ram", "kv_bytes_parked_disk", "rss",
-        "segments", "seconds",
+        "kv_bytes", "kv_bytes_host", "kv_bytes_dense", "kv_bytes_parked_ram",
+        "kv_bytes_parked_disk", "rss", "segments", "seconds",
     } <= set(reply)  # fmt: skip
     assert set(reply["seconds"]) == {"recall", "controller", "prefill", "decode"}
     assert 0 < reply["prompt_tokens"] <= reply["budget"]

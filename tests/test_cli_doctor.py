@@ -121,6 +121,7 @@ def test_the_embedded_model_proves_its_kv_tier(embedded_models: Path) -> None:
     assert found["kv self-test"]["status"] == found["kv greedy"]["status"] == "ok"
     assert "32 of 32 greedy tokens" in found["kv greedy"]["message"]
     assert found["kernels"]["message"].startswith(("C for AVX-512 VNNI", "eager PyTorch, which"))
+    assert "B in the window, 0 B of them in host memory" in found["kv places"]["message"]
 
 
 def test_a_model_folder_proves_its_kv_against_text_token_by_token(tmp_path: Path) -> None:

@@ -111,6 +111,11 @@ def test_the_status_line_has_tokens_bytes_and_states() -> None:
     )
 
 
+def test_the_status_line_says_what_the_device_had_no_room_for() -> None:
+    usage = Usage(budget=1024, kv_bytes=812_032, kv_bytes_host=300_000, kv_bytes_dense=9_437_184)
+    assert "KV 812.0 kB (300.0 kB in host memory, dense 9.4 MB)" in render.status_line(usage)
+
+
 @pytest.mark.parametrize(
     ("number", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e9, "5.0 GB")],

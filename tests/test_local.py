@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from agentmem.errors import BudgetExceeded, InvalidInput
+from agentmem.errors import BudgetExceeded, DeviceFull, InvalidInput
 from agentmem.models.base import Options, Part, complete
 from agentmem.models.engine import Engine, engine_for
 from agentmem.models.loading import load
@@ -352,3 +356,56 @@ def test_a_key_that_stands_for_other_words_is_read_again(any_model: LocalModel) 
         assert spoken(any_model) == next_ids(any_model, prompt)[: len(spoken(any_model))] or (
             any_model.kv is not None and any_model._window.cache.format == "q8"
         )
+
+
+@contextmanager
+def scarce_device(engine: Engine, *failing: int) -> Iterator[None]:
+    """Let these forwards run out of memory half-way, counted from here."""
+    calls = itertools.count()
+
+    def fail(*_: Any) -> None:
+        if next(calls) in failing:
+            raise torch.OutOfMemoryError("Tried to allocate 2 GiB.")
+
+    hook = engine.loaded.model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    yield
+    hook.remove()
+
+
+@pytest.mark.parametrize("forward", [0, 2])
+@pytest.mark.parametrize("kv", ["dense", "q8"])
+def test_a_forward_that_runs_out_of_memory_is_done_again_over_host_memory(
+    engine: Engine, kv: str, forward: int
+) -> None:
+    said = []
+    for failing in ((), (forward,)):
+        model = LocalModel(engine, kv_format=kv)
+        prompt = conversation(3)
+        complete(model, prompt, OPTIONS)
+        prompt += [part(50, "assistant", "Something else was said."), part(51, "user", "Why?")]
+        with scarce_device(engine, *failing):
+            complete(model, prompt, OPTIONS)
+        assert model.kv is not None
+        held = model.kv.usage()
+        assert (held.window_host_bytes > 0) is bool(failing)
+        said.append(spoken(model))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("options", [{"kv_format": "q8"}, {"use_kv": False}])
+def test_a_device_that_is_full_says_what_to_do_and_the_conversation_goes_on(
+    engine: Engine, options: dict[str, Any]
+) -> None:
+    unlucky, lucky = LocalModel(engine, **options), LocalModel(engine, **options)
+    prompt = conversation(2)
+    for model in (unlucky, lucky):
+        complete(model, prompt, OPTIONS)
+    prompt += [part(50, "assistant", "Something else was said."), part(51, "user", "Why?")]
+    with (
+        scarce_device(engine, *range(99)),
+        pytest.raises(DeviceFull, match=r"2 GiB.*smaller model"),
+    ):
+        complete(unlucky, prompt, OPTIONS)
+    for model in (unlucky, lucky):
+        complete(model, prompt, OPTIONS)
+    assert spoken(unlucky) == spoken(lucky)

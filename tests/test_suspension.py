@@ -120,6 +120,22 @@ def test_a_closed_session_goes_on_token_for_token_without_prefill(
     assert said == expected
 
 
+def test_a_window_in_host_memory_goes_on_token_for_token_as_well(
+    opened: Callable[..., Agent], tmp_path: Path
+) -> None:
+    with opened(store=tmp_path / "one.db") as agent:
+        expected = talk(agent, SAID[:4])
+    said = []
+    limits = Budget(600, kv_bytes=12_000, parked_ram_bytes=20_000)
+    for text in SAID[:4]:
+        with opened(budget=limits) as agent:
+            reply = agent.chat(text)
+            assert agent.memory.stats()["kv_bytes_host"] == reply.usage.kv_bytes_host
+            said.append(reply.text)
+    assert 0 < reply.usage.kv_bytes_host < reply.usage.kv_bytes
+    assert said == expected
+
+
 def test_the_window_is_the_same_ids_again(opened: Callable[..., Agent]) -> None:
     with opened() as agent:
         talk(agent, SAID[:2])

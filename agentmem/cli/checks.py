@@ -169,6 +169,8 @@ def check_kv(model: ChatModel) -> Iterator[Check]:
         yield from check_kv_proof(model)
         if kernels := getattr(model, "kernels", ""):
             yield Check("kernels", "ok", kernels)
+        if places := _kv_in_words(model):
+            yield Check("kv places", "ok", places)
     elif reason := getattr(model, "kv_problem", ""):
         message = f"none, the window is read as text: {reason}"
         yield Check("kv", "warn", message, "agentmem chat --recall text")
@@ -198,11 +200,26 @@ def check_kv_proof(model: ChatModel) -> Iterator[Check]:
     yield Check("kv greedy", "fail", parts, fix, ModelError.exit_code)
 
 
+def _kv_in_words(model: ChatModel) -> str:
+    """How much KV is where; empty without a KV tier."""
+    from agentmem.cli.render import nbytes
+
+    if model.kv is None:
+        return ""
+    held = model.kv.usage()
+    return (
+        f"{nbytes(held.window_bytes)} in the window, {nbytes(held.window_host_bytes)} of them in "
+        f"host memory; {nbytes(held.parked_ram_bytes)} parked in memory, "
+        f"{nbytes(held.parked_disk_bytes)} on disk"
+    )
+
+
 def _model_fix(error: AgentmemError) -> str:
     fixes = {
         "ModelNotFound": "agentmem setup",
         "ModelCorrupt": "agentmem setup --force",
         "ModelUnavailable": "agentmem doctor --model local",
+        "DeviceFull": "agentmem chat --budget 1024",
         "Unsupported": "agentmem chat --model local",
         "BudgetTooSmall": "agentmem chat --budget 2048",
     }

@@ -181,7 +181,8 @@ def status_line(usage: Usage) -> str:
     """Tokens used of the budget, KV bytes, segments per state."""
     parts = [f"{usage.prompt_tokens + usage.completion_tokens}/{usage.budget} tokens"]
     if usage.kv_bytes:
-        parts.append(f"KV {nbytes(usage.kv_bytes)} (dense {nbytes(usage.kv_bytes_dense)})")
+        where = f"{nbytes(usage.kv_bytes_host)} in host memory, " if usage.kv_bytes_host else ""
+        parts.append(f"KV {nbytes(usage.kv_bytes)} ({where}dense {nbytes(usage.kv_bytes_dense)})")
     parts += [f"{state} {count}" for state, count in usage.segments.items() if count]
     return " · ".join(parts)
 

@@ -138,6 +138,8 @@ class KVUsage:
     """What the KV tier of one conversation holds, in bytes, scales and metadata included."""
 
     window_bytes: int = 0
+    window_host_bytes: int = 0
+    """Of `window_bytes`, those in host memory because the device has no room for them."""
     parked_ram_bytes: int = 0
     parked_disk_bytes: int = 0
     states: Mapping[PartKey, State] = field(default_factory=dict)

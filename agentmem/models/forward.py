@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from agentmem.errors import BudgetExceeded, InvalidInput
 from agentmem.models.loading import LoadedModel
 from agentmem.models.long_rope import switch_tokens
+from agentmem.storage.kv_places import with_room
 
 CHUNK_TOKENS = 256
 """New tokens of one forward: bounds its memory, and the time until a cancellation is heard."""
@@ -50,6 +52,10 @@ class Window(Protocol):
 
     def recover(self) -> None:
         """Forget what an interrupted forward left behind in some layers."""
+        ...
+
+    def make_room(self) -> bool:
+        """Hold less on the model's device, after it ran out of memory; False where nothing can."""
         ...
 
 
@@ -132,6 +138,7 @@ class Forward:
         Raises:
             BudgetExceeded: before anything is computed.
             Cancelled: between two chunks; those before stay in the window.
+            DeviceFull: the device ran out of memory twice; the chunks before stay in the window.
         """
         self.check(window.num_tokens, len(token_ids), max_tokens)
         num_tokens = window.num_tokens + len(token_ids)
@@ -147,7 +154,8 @@ class Forward:
             # A chunk that ended before the switch would have the other frequencies.
             most = max(self._chunk_tokens, 0 if window.num_tokens else must_pass + 1)
             end = start + (1 if is_single else most)
-            logits = self._forward(window, token_ids[start:end])
+            forward = partial(self._forward, window, token_ids[start:end])
+            logits = with_room(forward, window.make_room)
             start = end
         assert logits is not None, "a forward needs at least one token"
         return logits

@@ -157,17 +157,19 @@ class SegmentLayer:
 
         num_slots = step.view.num_slots
         for view in step.view.arenas:
-            codec, pages = view.arena.codecs[self.index], view.arena.layers[self.index]
-            for tile, which in view.table.tiles(TILE_TOKENS):
-                keys, values = codec.decode(pages.index_select(0, tile.rows), tile.phases)
-                turns = view.rotations[self.group].index_select(0, tile.stretches).conj()
-                keys = as_channels(ordered_pairs(keys) * turns[:, None, None])
-                begin = view.columns.start + which.start * PAGE_TOKENS
-                fold(
-                    ordered, keys.transpose(0, 1).flatten(1, 2),
-                    values.transpose(0, 1).flatten(1, 2),
-                    slice(begin, begin + tile.num_slots), False,
-                )  # fmt: skip
+            for piece in view.parts(self.index, self.group):
+                first_column = view.columns.start + piece.slots.start
+                for tile, which in piece.table.tiles(TILE_TOKENS):
+                    pages = piece.pages.index_select(0, tile.rows)
+                    keys, values = piece.codec.decode(pages, tile.phases)
+                    turns = piece.rotations.index_select(0, tile.stretches).conj()
+                    keys = as_channels(ordered_pairs(keys) * turns[:, None, None])
+                    begin = first_column + which.start * PAGE_TOKENS
+                    fold(
+                        ordered, keys.transpose(0, 1).flatten(1, 2),
+                        values.transpose(0, 1).flatten(1, 2),
+                        slice(begin, begin + tile.num_slots), False,
+                    )  # fmt: skip
         for offset in range(0, step.num_tail, TILE_TOKENS):
             width = min(TILE_TOKENS, step.num_tail - offset)
             part = slice(tail.start + offset, tail.start + offset + width)

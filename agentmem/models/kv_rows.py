@@ -1,7 +1,8 @@
 """Attention of a few queries in one layer: the queries turn to the stretches, pages stay packed.
 
-What is dense, the open tail and dense pages, is attended to in one call of C where there are
-kernels for it, which also merges it with what packed pages gave; else in eager PyTorch.
+What lies in host memory is attended to tile by tile as it comes. What is dense, the open tail and
+dense pages, is attended to in one call of C where there are kernels for it, which also merges it
+with what packed pages gave; else in eager PyTorch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from agentmem.kernels import cpu_dense
 from agentmem.kernels.attention import merge
 from agentmem.kernels.cpu_dense import DenseSource
 from agentmem.kernels.page_table import PageTable
-from agentmem.models.kv_window import Step
+from agentmem.models.kv_window import Part, Step
 
 if TYPE_CHECKING:
     from agentmem.models.kv_layer import SegmentLayer
@@ -67,6 +68,11 @@ def attend_rows(
         ordered = queries.index_select(-1, geometry.pair_order)
     asked: list[_Asked | None] = []
     for view in step.view.arenas:
+        if view.stream is not None:
+            tiles = view.parts(layer.index, layer.group)
+            parts.append(merge([_attend_part(tile, ordered, limits, softcap) for tile in tiles]))
+            asked.append(None)
+            continue
         codec, pages = view.arena.codecs[layer.index], view.arena.layers[layer.index]
         rotations = view.rotations[layer.group]
         dense = None if rows is None else codec.dense_states(pages)
@@ -84,7 +90,12 @@ def attend_rows(
         tail_mass, *view_masses = step.split(mass)
         dense_masses = [tail_mass]
         for view, view_mass, question in zip(step.view.arenas, view_masses, asked, strict=True):
-            if question is None:
+            if view.stream is not None:
+                for tile in view.parts(layer.index, layer.group):
+                    view_mass[tile.slots] += tile.codec.column_mass(
+                        ordered, tile.rotations, tile.table, tile.pages, limits, softcap, whole
+                    )
+            elif question is None:
                 dense_masses.append(view_mass)
             else:
                 view_mass += view.arena.codecs[layer.index].column_mass(*question, whole)
@@ -94,6 +105,10 @@ def attend_rows(
             shares = (parts[0][1] - whole).exp_()
             tail_mass[: step.num_tail] += (weights * shares[..., None]).sum((0, 1))
     return mixed.view(geometry.num_query_heads, num_queries, geometry.head_dim)
+
+
+def _attend_part(part: Part, queries: Tensor, limits: Tensor, softcap: float | None) -> _Part:
+    return part.codec.attend(queries, part.rotations, part.table, part.pages, limits, softcap)
 
 
 def sink_part(sinks: Tensor, num_kv_heads: int, num_queries: int, head_dim: int) -> _Part:

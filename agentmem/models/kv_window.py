@@ -3,14 +3,15 @@
 `WindowView` holds what changes with the layout: which pages stand where, and the rotations of the
 query. `Step` adds what changes with every forward: the positions of the new tokens, and what each
 may see. Columns of every mask and probability are ordered [pages of each arena, as in its table]
-then [open tail].
+then [open tail]. Pages in host memory are streamed: layers read them in parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.storage.kv_arena import Block, PageArena
+from agentmem.storage.kv_format import LayerCodec
+from agentmem.storage.kv_stream import PageStream
 
 NEVER = 2**62
 """The position of a slot nobody may see."""
@@ -63,6 +66,42 @@ class ArenaView:
     columns: slice
     rotations: dict[int, Tensor]
     """Per frequency group: (stretches, head_dim / 2), complex64, turning the query."""
+    stream: PageStream | None = None
+    """Brings the pages to the device; None: they are there."""
+
+    def parts(self, layer: int, group: int) -> Iterator[Part]:
+        """What a layer reads; a part's pages are there until the next is asked for.
+
+        Args:
+            layer: which layer.
+            group: of its frequencies.
+        """
+        codec, rotations = self.arena.codecs[layer], self.rotations[group]
+        if self.stream is None:
+            slots = slice(0, self.table.num_slots)
+            yield Part(codec, self.table, self.arena.layers[layer], rotations, slots)
+            return
+        for tile, pages in self.stream.tiles(layer):
+            slots = slice(tile.pages.start * PAGE_TOKENS, tile.pages.stop * PAGE_TOKENS)
+            yield Part(codec, tile.table, pages, rotations[tile.stretches], slots)
+
+
+class Part(NamedTuple):
+    """Some pages of one layer, on the device.
+
+    Args:
+        codec: of the layer.
+        table: which pages, and where they stand.
+        pages: (rows, page_nbytes), uint8.
+        rotations: of the table's stretches: (stretches, head_dim / 2), complex64.
+        slots: of the arena's table that are the part's.
+    """
+
+    codec: LayerCodec
+    table: PageTable
+    pages: Tensor
+    rotations: Tensor
+    slots: slice
 
 
 class WindowView:
@@ -92,6 +131,9 @@ class WindowView:
             ]
             if not mine:
                 continue
+            if arena.is_host:
+                # In the order they lie in, so that they are copied in long runs.
+                mine.sort(key=lambda one: one[1].block.rows[0])
             table = PageTable.of_segments(
                 [
                     PlacedSegment(one.start, one.num_tokens, one.block.rows, one.block.first_slot)
@@ -114,6 +156,7 @@ class WindowView:
                         group: unit_rotations(table.stretch_starts, values, inverse=True)
                         for group, values in enumerate(frequencies)
                     },
+                    stream=PageStream(arena, table, device) if arena.is_host else None,
                 )
             )
             first += table.num_slots

@@ -54,6 +54,8 @@ class LocalModel(ChatModel):
         engine: the loaded model.
         kv_format: what parts outside the newest turn are packed into; "dense" packs nothing.
         use_kv: False reads prompts as plain text, saving only their unchanged beginning.
+        kv_bytes: bytes of the window's KV on the model's device; what exceeds them is streamed from
+            host memory. 0: no ceiling.
         parked_ram_bytes: bytes of KV that left the window, kept in memory; of copies of the
             window's beginnings where it is read as text and its cache cannot be cut.
         chunk_tokens: new tokens of one forward at most.
@@ -68,6 +70,7 @@ class LocalModel(ChatModel):
         *,
         kv_format: str = "q8",
         use_kv: bool = True,
+        kv_bytes: int = 0,
         parked_ram_bytes: int = 256 * 2**20,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
@@ -85,7 +88,7 @@ class LocalModel(ChatModel):
         self.kv_problem = engine.kv_problem if use_kv else "switched off"
         if engine.attached is not None and use_kv:
             parking = Parking(parked_ram_bytes)
-            cache = SegmentCache(engine.attached, kv_format, parking=parking)
+            cache = SegmentCache(engine.attached, kv_format, parking=parking, kv_bytes=kv_bytes)
             window = SegmentWindow(cache, max_positions=loaded.context_tokens)
             self._window = window
             self._kv = LocalKV(window, cache, self._forget)
@@ -108,6 +111,7 @@ class LocalModel(ChatModel):
         *,
         kv_format: str = "q8",
         use_kv: bool = True,
+        kv_bytes: int = 0,
         parked_ram_bytes: int = 256 * 2**20,
         chunk_tokens: int = CHUNK_TOKENS,
         threads: int | None = None,
@@ -133,6 +137,7 @@ class LocalModel(ChatModel):
             engine_for(load(spec, dtype=dtype or "float32", device=device)),
             kv_format=kv_format,
             use_kv=use_kv,
+            kv_bytes=kv_bytes,
             parked_ram_bytes=parked_ram_bytes,
             chunk_tokens=chunk_tokens,
         )

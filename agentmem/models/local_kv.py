@@ -111,6 +111,7 @@ class LocalKV:
         }
         return KVUsage(
             window_bytes=self._cache.nbytes,
+            window_host_bytes=self._cache.host_nbytes,
             parked_ram_bytes=self._cache.parking.nbytes,
             parked_disk_bytes=self._cache.parking.disk_nbytes,
             states=states,

@@ -44,6 +44,7 @@ def resolve_model(
     context_window: int | None = None,
     kv_format: str = "q8",
     threads: int | None = None,
+    kv_bytes: int = 0,
     parked_ram_bytes: int = 256 << 20,
     dtype: str | None = None,
 ) -> ChatModel:
@@ -53,7 +54,7 @@ def resolve_model(
         spec: one of `FORMS`, a LangChain chat model, or a `ChatModel`, which is returned as it is.
         base_url, api_key: of an endpoint.
         context_window: tokens the model can attend to, where it does not tell.
-        kv_format, threads, parked_ram_bytes, dtype: of the local engine.
+        kv_format, threads, kv_bytes, parked_ram_bytes, dtype: of the local engine.
 
     Raises:
         ModelNotFound: no model is called that, or its files are missing.
@@ -67,7 +68,7 @@ def resolve_model(
         return _wrap(spec, context_window)
     form, _, name = spec.partition(":")
     if spec == "local" or (form == "hf" and name):
-        return _local(spec, kv_format, threads, parked_ram_bytes, dtype)
+        return _local(spec, kv_format, threads, kv_bytes, parked_ram_bytes, dtype)
     if form == "scripted":
         from agentmem.models.scripted import ScriptedModel, read_script
 
@@ -120,7 +121,12 @@ def resolve_embedder(spec: str | Embedder | None) -> Embedder:
 
 
 def _local(
-    spec: str, kv_format: str, threads: int | None, parked_ram_bytes: int, dtype: str | None
+    spec: str,
+    kv_format: str,
+    threads: int | None,
+    kv_bytes: int,
+    parked_ram_bytes: int,
+    dtype: str | None,
 ) -> ChatModel:
     from agentmem.models.setup import model_dir
 
@@ -132,6 +138,7 @@ def _local(
         source,
         kv_format=kv_format,
         threads=threads,
+        kv_bytes=kv_bytes,
         parked_ram_bytes=parked_ram_bytes,
         dtype=dtype,
     )

@@ -5,37 +5,31 @@ parked, brought back, moved and packed without a forward: keys are stored rotate
 their stretch of four pages alone, so a segment's place is one integer. Attention masks by position,
 so a segment can also be written in the middle.
 
+What the device has no room for lies in host memory, in the window all the same (see kv_places.py).
+
 For one conversation on one thread: a batch of one, no beam search. Knows nothing of texts.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from agentmem.errors import InvalidInput, SegmentNotFound
 from agentmem.kernels.packing import PAGE_TOKENS
-from agentmem.kernels.page_table import STRETCH_TOKENS
-from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 from agentmem.models.attached import AttachedModel
+from agentmem.models.kv_encoding import packed_pages, tail_pages
 from agentmem.models.kv_formats import make_format
-from agentmem.models.kv_layer import SegmentLayer
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
 from agentmem.storage.kv_arena import Block, PageArena
-from agentmem.storage.kv_format import num_pages_for, pad_to_pages, phases_of
+from agentmem.storage.kv_copies import to_host
 from agentmem.storage.kv_parking import Parking
+from agentmem.storage.kv_places import Places, with_room
 from agentmem.storage.kv_record import KVRecord, hash_tokens
-
-_TURNED_TOKENS = 1024
-"""Tokens times layers that are turned at once: few calls for a short segment, and what fits a cache
-for a long one."""
 
 Residence = Literal["live", "compressed", "parked"]
 
@@ -55,6 +49,9 @@ class SegmentCache(TailCache):
         attached: the model it belongs to.
         format: what `compress` packs segments into, a name in `kv_formats`; "dense" packs nothing.
         parking: where segments that leave the window are kept; by default 256 MiB of its own.
+        kv_bytes: of the window's sealed segments on the model's device, spare pages included; what
+            exceeds them lies in host memory and is streamed at every forward. 0: no ceiling. The
+            open tail, and two tiles of 4,096 tokens of one layer while streaming, come on top.
         evidence_turns: turns whose queries count in `attention_mass`.
     """
 
@@ -64,6 +61,7 @@ class SegmentCache(TailCache):
         format: str = "dense",
         *,
         parking: Parking | None = None,
+        kv_bytes: int = 0,
         evidence_turns: int = 4,
     ) -> None:
         super().__init__(attached, evidence_turns)
@@ -76,6 +74,7 @@ class SegmentCache(TailCache):
                 if format == "dense"
                 else PageArena(make_format(format, attached), attached.shapes, self._device)
             )
+            self._places = Places(tuple(dict.fromkeys((self._dense, self._packed))), kv_bytes)
         self._view: WindowView | None = None
 
     @property
@@ -98,11 +97,13 @@ class SegmentCache(TailCache):
         """Bytes held for tokens in the window: codes, scales and padding, open tail included."""
         itemsize = self.attached.dtype.itemsize
         tail = self._tail_length * self.dense_bytes_per_token // 2 * itemsize
-        blocks = [resident.block for resident in self._residents.values()]
-        return tail + sum(
-            arena.nbytes_of(block for block in blocks if block.arena is arena)
-            for arena in dict.fromkeys((self._dense, self._packed))
-        )
+        return tail + self._places.nbytes_of(one.block for one in self._residents.values())
+
+    @property
+    def host_nbytes(self) -> int:
+        """Of `nbytes`, those in host memory because the device has no room for them."""
+        blocks = (resident.block for resident in self._residents.values())
+        return self._places.nbytes_of(blocks, in_host_memory=True)
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -121,7 +122,7 @@ class SegmentCache(TailCache):
         """Where each segment is: live (dense), compressed or parked."""
         states: dict[Hashable, Residence] = {key: "parked" for key in self.parking}
         for key, resident in self._residents.items():
-            packed = resident.block.arena is not self._dense
+            packed = resident.block.arena.format is not self._dense.format
             states[key] = "compressed" if packed else "live"
         return states
 
@@ -159,6 +160,7 @@ class SegmentCache(TailCache):
 
         Raises:
             InvalidInput: the key is taken, or the tail does not hold such tokens.
+            DeviceFull: there is no memory for it; the tail is as before.
         """
         count = self._tail_length if num_tokens is None else num_tokens
         if key in self._residents:
@@ -175,25 +177,8 @@ class SegmentCache(TailCache):
             )
         self._collect()
         assert self._tail_start is not None
-        start, begin = self._tail_start, self._tail_begin
-        arena = self._dense
-        with plain_tensors():
-            offsets = torch.arange(count, device=self._device) // STRETCH_TOKENS * STRETCH_TOKENS
-            rotations = [
-                unit_rotations(start + offsets, frequencies, inverse=True)
-                for frequencies in self.attached.frequencies
-            ]
-            phases = phases_of(num_pages_for(count), self._device)
-            encoded: list[Tensor] = []
-            for layer in self.layers:
-                keys, values = layer.take_tail(begin, begin + count, rotations[layer.group])
-                if not math.isfinite(float(keys.sum() + values.sum())):
-                    raise InvalidInput(
-                        f"Layer {layer.index} computed NaN or infinity for segment {key!r}: "
-                        "discard the tail."
-                    )
-                encoded.append(arena.codecs[layer.index].encode(keys, values, phases))
-            block = arena.store(count, encoded)
+        start = self._tail_start
+        block = with_room(lambda: self._sealed(key, count), self.make_room)
         context = tuple(
             hash_tokens(self._residents[other].token_ids)
             for other in self.keys
@@ -226,6 +211,7 @@ class SegmentCache(TailCache):
             SegmentNotFound: a key is neither in the window nor parked.
             InvalidInput: a key twice, an overlap, a negative position, or an open tail.
             Unsupported, StoreCorrupt: a parked record does not belong here.
+            DeviceFull: there is no memory for what comes back.
         """
         if self._tail_length:
             raise InvalidInput(
@@ -280,7 +266,7 @@ class SegmentCache(TailCache):
         resident = self._resident(key)
         self._collect()
         with plain_tensors():
-            layers = tuple(resident.block.arena.load(resident.block))
+            layers = to_host(resident.block.arena.load(resident.block))
         record = KVRecord(
             fingerprint=self.attached.fingerprint,
             format=resident.block.arena.format.name,
@@ -307,6 +293,7 @@ class SegmentCache(TailCache):
             SegmentNotFound: nothing is parked under the key.
             InvalidInput: the key is in the window, or the place is taken.
             Unsupported, StoreCorrupt: the record does not belong here.
+            DeviceFull: there is no memory for it.
         """
         if key in self._residents:
             raise InvalidInput(f"Segment {key!r} is in the window already: move it with `layout`.")
@@ -326,18 +313,57 @@ class SegmentCache(TailCache):
 
         Returns:
             Whether it was packed now: False where it is packed already or the format is dense.
+
+        Raises:
+            DeviceFull: there is no memory for the packed pages.
         """
         resident = self._resident(key)
-        dense, packed = self._dense, self._packed
-        if packed is dense or resident.block.arena is packed:
+        packed = self._packed
+        if resident.block.arena.format is packed.format:
             return False
         self._collect()
-        with plain_tensors():
-            first_slot = self._first_slot(resident) if packed.shares_pages else 0
-            encoded = self._packed_pages(resident.block, first_slot)
-            resident.block = packed.store(resident.num_tokens, encoded, first_slot)
+        first_slot = self._first_slot(resident) if packed.shares_pages else 0
+
+        def pack() -> Block:
+            with plain_tensors():
+                encoded = packed_pages(
+                    self.layers, packed, self.attached.frequencies, resident.block, first_slot
+                )
+                return self._places.store(packed, resident.num_tokens, encoded, first_slot)
+
+        resident.block = with_room(pack, self.make_room)
         self._view = None
         return True
+
+    def make_room(self) -> bool:
+        """Move some of the window from the device to host memory, after the device ran out.
+
+        Where host memory runs out too, what is parked in it moves down to the disk first, if there
+        is one.
+
+        Returns:
+            False where nothing was left to move.
+
+        Raises:
+            OutOfMemoryError: of torch: host memory ran out again.
+        """
+        try:
+            return self._places.make_room()
+        except torch.OutOfMemoryError:
+            if self.parking.disk is None:
+                raise
+            self.parking.flush()
+        return self._places.make_room()
+
+    def _sealed(self, key: Hashable, count: int) -> Block:
+        """The first tokens of the tail as a dense block."""
+        assert self._tail_start is not None
+        with plain_tensors():
+            encoded = tail_pages(
+                self.layers, self._dense, self.attached.frequencies, key=key,
+                start=self._tail_start, tokens=slice(self._tail_begin, self._tail_begin + count),
+            )  # fmt: skip
+            return self._places.store(self._dense, count, encoded)
 
     def _first_slot(self, resident: Resident) -> int:
         """Where a segment is to begin in its first page: where the one before it ends.
@@ -348,52 +374,10 @@ class SegmentCache(TailCache):
         before = [
             other
             for other in self._residents.values()
-            if other.block.arena is self._packed and other.start < resident.start
+            if other.block.arena.format is self._packed.format and other.start < resident.start
         ]
         last = max(before, key=lambda other: other.start, default=None)
         return 0 if last is None else (last.block.first_slot + last.num_tokens) % PAGE_TOKENS
-
-    def _packed_pages(self, block: Block, first_slot: int) -> list[Tensor]:
-        """A dense block's tokens in the packed format, from a slot of their first page on."""
-        num_tokens = block.num_tokens
-        phases = phases_of(len(block.rows), self._device)
-        new_phases = phases_of(num_pages_for(num_tokens, first_slot), self._device)
-        tokens = torch.arange(num_tokens, device=self._device)
-        # Keys that begin in another slot have other offsets in their stretches.
-        shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
-        turns = [unit_rotations(shifts, one) for one in self.attached.frequencies]
-        dense = self._dense.load(block)
-        encoded = []
-        for layers in self._alike(max(1, _TURNED_TOKENS // num_tokens)):
-            pages = torch.stack([dense[layer.index] for layer in layers])
-            keys, values = self._dense.codecs[layers[0].index].decode(
-                pages.flatten(0, 1), phases.repeat(len(layers))
-            )
-            # (layers, pages, heads, 16, channels)
-            both = [states.view(*pages.shape[:2], *states.shape[1:]) for states in (keys, values)]
-            if first_slot:
-                # All layers' heads side by side.
-                keys, values = (
-                    states.transpose(1, 2).flatten(0, 1).flatten(1, 2)[:, :num_tokens]
-                    for states in both
-                )
-                keys = as_channels(ordered_pairs(keys) * turns[layers[0].group])
-                padded = [pad_to_pages(states, first_slot) for states in (keys, values)]
-                both = [
-                    torch.unflatten(states, 1, (len(layers), -1)).transpose(0, 1)
-                    for states in padded
-                ]
-            for layer, keys, values in zip(layers, *both, strict=True):
-                codec = self._packed.codecs[layer.index]
-                encoded.append(codec.encode(keys, values, new_phases))
-        return encoded
-
-    def _alike(self, most: int) -> Iterator[list[SegmentLayer]]:
-        """Neighbouring layers of the same heads, channels and rotation, so many at a time."""
-        shapes = self.attached.shapes
-        for _, run in groupby(self.layers, key=lambda one: (one.group, shapes[one.index])):
-            layers = list(run)
-            yield from (layers[begin : begin + most] for begin in range(0, len(layers), most))
 
     def fork(self) -> SegmentCache:
         """A cache of its own that starts equal: blocks by reference, the open tail copied.
@@ -403,7 +387,7 @@ class SegmentCache(TailCache):
         self._collect()
         other = SegmentCache(self.attached, parking=self.parking.copy())
         other.format = self.format
-        other._dense, other._packed = self._dense, self._packed
+        other._dense, other._packed, other._places = self._dense, self._packed, self._places
         other._residents = {key: replace(r) for key, r in self._residents.items()}
         other._evidence = self._evidence.copy()
         begin, end = self._tail_begin, self._tail_begin + self._tail_length
@@ -439,8 +423,14 @@ class SegmentCache(TailCache):
         is_packed = record.format == self._packed.format.name
         arena = self._packed if is_packed else self._dense
         record.check(self.attached.fingerprint, arena)
-        with plain_tensors():
-            return arena.store(record.num_tokens, record.layers, record.first_slot)
+
+        def load() -> Block:
+            with plain_tensors():
+                return self._places.store(
+                    arena, record.num_tokens, record.layers, record.first_slot
+                )
+
+        return with_room(load, self.make_room)
 
     def _window(self) -> WindowView:
         if self._view is not None and self._view.is_stale:
@@ -450,12 +440,10 @@ class SegmentCache(TailCache):
                 self._collect_from(stale)
         if self._view is None:
             with plain_tensors():
-                arenas = list(dict.fromkeys((self._dense, self._packed)))
-                for arena in arenas:
-                    arena.tidy()
+                self._places.tidy()
                 self._view = WindowView(
                     self._residents,
-                    arenas,
+                    self._places.arenas,
                     self.attached.frequencies,
                     self._device,
                 )

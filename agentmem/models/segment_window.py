@@ -63,6 +63,10 @@ class SegmentWindow:
         if self._cache.tail_length > noted:
             self._cache.truncate_tail(noted)
 
+    def make_room(self) -> bool:
+        """Move some of the window to host memory; False where nothing was left to move."""
+        return self._cache.make_room()
+
     def enter(
         self,
         entries: Sequence[Entry],

@@ -69,6 +69,10 @@ class PrefixWindow:
         self.clear()
         return token_ids
 
+    def make_room(self) -> bool:
+        """False: a plain cache stays where it is."""
+        return False
+
     def keep_start(self, token_ids: Sequence[int]) -> int:
         """Keep the beginning shared with a prompt, at most all but its last id.
 
