@@ -5,8 +5,6 @@ parked, brought back, moved and packed without a forward: keys are stored rotate
 their stretch of four pages alone, so a segment's place is one integer. Attention masks by position,
 so a segment can also be written in the middle.
 
-What the device has no room for lies in host memory, in the window all the same (see kv_places.py).
-
 For one conversation on one thread: a batch of one, no beam search. Knows nothing of texts.
 """
 
@@ -14,24 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
 from agentmem.errors import InvalidInput, SegmentNotFound
-from agentmem.kernels.packing import PAGE_TOKENS
-from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_encoding import packed_pages, tail_pages
-from agentmem.models.kv_formats import make_format
-from agentmem.models.kv_tail import TailCache, plain_tensors
-from agentmem.models.kv_window import Resident, WindowView
-from agentmem.storage.kv_arena import Block, PageArena
+from agentmem.models.kv_tail import plain_tensors
+from agentmem.models.kv_window import Resident
+from agentmem.models.resident_cache import ResidentCache
+from agentmem.storage.kv_arena import Block
 from agentmem.storage.kv_copies import to_host
-from agentmem.storage.kv_parking import Parking
-from agentmem.storage.kv_places import Places, with_room
+from agentmem.storage.kv_places import with_room
 from agentmem.storage.kv_record import KVRecord, hash_tokens
-
-Residence = Literal["live", "compressed", "parked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,106 +34,8 @@ class LayoutChange:
     parked: tuple[Hashable, ...] = ()
 
 
-class SegmentCache(TailCache):
-    """Keys and values of one conversation, by segment.
-
-    Args:
-        attached: the model it belongs to.
-        format: what `compress` packs segments into, a name in `kv_formats`; "dense" packs nothing.
-        parking: where segments that leave the window are kept; by default 256 MiB of its own.
-        kv_bytes: of the window's sealed segments on the model's device, spare pages included; what
-            exceeds them lies in host memory and is streamed at every forward. 0: no ceiling. The
-            open tail, and two tiles of 4,096 tokens of one layer while streaming, come on top.
-        evidence_turns: turns whose queries count in `attention_mass`.
-    """
-
-    def __init__(
-        self,
-        attached: AttachedModel,
-        format: str = "dense",
-        *,
-        parking: Parking | None = None,
-        kv_bytes: int = 0,
-        evidence_turns: int = 4,
-    ) -> None:
-        super().__init__(attached, evidence_turns)
-        self.format = format
-        self.parking = Parking() if parking is None else parking
-        with plain_tensors():
-            self._dense = PageArena(make_format("dense", attached), attached.shapes, self._device)
-            self._packed = (
-                self._dense
-                if format == "dense"
-                else PageArena(make_format(format, attached), attached.shapes, self._device)
-            )
-            self._places = Places(tuple(dict.fromkeys((self._dense, self._packed))), kv_bytes)
-        self._view: WindowView | None = None
-
-    @property
-    def packed_format(self) -> str:
-        """Of what `compress` packs into, with its parameters: equal names read each other."""
-        return self._packed.format.name
-
-    @property
-    def keys(self) -> tuple[Hashable, ...]:
-        """Keys of the segments in the window, in order of position."""
-        return tuple(sorted(self._residents, key=lambda key: self._residents[key].start))
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in the window, open tail included."""
-        return self._tail_length + sum(r.num_tokens for r in self._residents.values())
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held for tokens in the window: codes, scales and padding, open tail included."""
-        itemsize = self.attached.dtype.itemsize
-        tail = self._tail_length * self.dense_bytes_per_token // 2 * itemsize
-        return tail + self._places.nbytes_of(one.block for one in self._residents.values())
-
-    @property
-    def host_nbytes(self) -> int:
-        """Of `nbytes`, those in host memory because the device has no room for them."""
-        blocks = (resident.block for resident in self._residents.values())
-        return self._places.nbytes_of(blocks, in_host_memory=True)
-
-    @property
-    def dense_bytes_per_token(self) -> int:
-        """Bytes a token takes in a dense bf16 cache."""
-        return self.attached.dense_bytes_per_token
-
-    def has(self, key: Hashable) -> bool:
-        """Whether the segment can be in the window without a forward."""
-        return key in self._residents or self.parking.has(key)
-
-    def in_window(self, key: Hashable) -> bool:
-        """Whether the segment is in the window."""
-        return key in self._residents
-
-    def states(self) -> dict[Hashable, Residence]:
-        """Where each segment is: live (dense), compressed or parked."""
-        states: dict[Hashable, Residence] = {key: "parked" for key in self.parking}
-        for key, resident in self._residents.items():
-            packed = resident.block.arena.format is not self._dense.format
-            states[key] = "compressed" if packed else "live"
-        return states
-
-    def token_ids(self, key: Hashable) -> tuple[int, ...]:
-        """The tokens of a segment in the window or parked.
-
-        Raises:
-            SegmentNotFound: it is neither.
-        """
-        if key in self._residents:
-            return self._residents[key].token_ids
-        token_ids = self.parking.token_ids(key)
-        if token_ids is None:
-            raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
-        return token_ids
-
-    def start(self, key: Hashable) -> int:
-        """Position of a segment's first token."""
-        return self._resident(key).start
+class SegmentCache(ResidentCache):
+    """Keys and values of one conversation, by segment; arguments as `ResidentCache`."""
 
     def seal(
         self,
@@ -365,20 +259,6 @@ class SegmentCache(TailCache):
             )  # fmt: skip
             return self._places.store(self._dense, count, encoded)
 
-    def _first_slot(self, resident: Resident) -> int:
-        """Where a segment is to begin in its first page: where the one before it ends.
-
-        A function of the window alone, not of what lies where in memory: keys are rounded in
-        another frame in another slot, and a session that is resumed must round as it would have.
-        """
-        before = [
-            other
-            for other in self._residents.values()
-            if other.block.arena.format is self._packed.format and other.start < resident.start
-        ]
-        last = max(before, key=lambda other: other.start, default=None)
-        return 0 if last is None else (last.block.first_slot + last.num_tokens) % PAGE_TOKENS
-
     def fork(self) -> SegmentCache:
         """A cache of its own that starts equal: blocks by reference, the open tail copied.
 
@@ -407,12 +287,6 @@ class SegmentCache(TailCache):
         self._residents = {}
         self._view = None
 
-    def _resident(self, key: Hashable) -> Resident:
-        resident = self._residents.get(key)
-        if resident is None:
-            raise SegmentNotFound(f"No segment {key!r} in the window.")
-        return resident
-
     def _record(self, key: Hashable) -> KVRecord:
         record = self.parking.get(key)
         if record is None:
@@ -431,23 +305,6 @@ class SegmentCache(TailCache):
                 )
 
         return with_room(load, self.make_room)
-
-    def _window(self) -> WindowView:
-        if self._view is not None and self._view.is_stale:
-            # Rows moved under the mass gathered so far, but the old view still says whose it is.
-            stale, self._view = self._view, None
-            if self._num_observed:
-                self._collect_from(stale)
-        if self._view is None:
-            with plain_tensors():
-                self._places.tidy()
-                self._view = WindowView(
-                    self._residents,
-                    self._places.arenas,
-                    self.attached.frequencies,
-                    self._device,
-                )
-        return self._view
 
 
 def _check_places(places: Sequence[tuple[Hashable, int, int]]) -> None:
