@@ -81,9 +81,7 @@ def _choose(device: torch.device, head_dim: int) -> tuple[PackedKernels, str]:
     found = _triton_kernels()
     if isinstance(found, str):
         return packed, f"eager PyTorch on cuda, which is slower: {found}"
-    why = _too_wide(head_dim, found.LARGEST_HEAD_DIM)
-    if why is None and not found.can_run_on(device):
-        why = "Triton does not run on it"
+    why = _too_wide(head_dim, found.LARGEST_HEAD_DIM) or found.why_unavailable(device, head_dim)
     if why is None:
         return found, "Triton on cuda"
     return packed, f"eager PyTorch on cuda, which is slower: {why}"
@@ -96,7 +94,7 @@ def _too_wide(head_dim: int, most: int) -> str | None:
 class _TritonKernels(PackedKernels, Protocol):
     LARGEST_HEAD_DIM: int
 
-    def can_run_on(self, device: torch.device) -> bool: ...
+    def why_unavailable(self, device: torch.device, head_dim: int) -> str | None: ...
 
 
 @cache

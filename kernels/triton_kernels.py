@@ -5,8 +5,8 @@ from __future__ import annotations
 from agentmem.kernels.triton_attention import attend
 from agentmem.kernels.triton_decode import decode
 from agentmem.kernels.triton_encode import encode
-from agentmem.kernels.triton_launch import can_run_on
 from agentmem.kernels.triton_layer import LARGEST_HEAD_DIM
 from agentmem.kernels.triton_mass import column_mass
+from agentmem.kernels.triton_proof import why_unavailable
 
-__all__ = ["LARGEST_HEAD_DIM", "attend", "can_run_on", "column_mass", "decode", "encode"]
+__all__ = ["LARGEST_HEAD_DIM", "attend", "column_mass", "decode", "encode", "why_unavailable"]

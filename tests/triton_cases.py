@@ -24,6 +24,7 @@ from agentmem.kernels import (
     triton_decode,
     triton_encode,
     triton_mass,
+    triton_proof,
     triton_rows,
 )
 from agentmem.kernels.packed import PackedLayer
@@ -346,6 +347,35 @@ def test_binary_scores_are_products_of_signs(head_dim: int) -> None:
     off = (found - expected.permute(1, 2, 0)).abs() / scales.float().amax()
     assert float(off.max()) <= 4
     assert float((off > 1e-3).float().mean()) < 0.3
+
+
+@pytest.mark.parametrize("head_dim", [64, 96])
+def test_the_kernels_prove_themselves_on_the_device(head_dim: int) -> None:
+    assert triton_proof.why_unavailable.__wrapped__(DEVICE, head_dim) is None
+
+
+@pytest.mark.parametrize("kernel", ["encode", "decode", "attend", "column_mass"])
+def test_a_kernel_that_is_wrong_on_the_device_is_not_used(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = getattr(triton_proof, kernel)
+
+    def wrong(*asked: Any) -> Any:
+        found = right(*asked)
+        if isinstance(found, tuple):
+            return (found[0].roll(1, -1), *found[1:])
+        return found.roll(1, -1)
+
+    monkeypatch.setattr(triton_proof, kernel, wrong)
+    why = triton_proof.why_unavailable.__wrapped__(DEVICE, 64)
+    assert why is not None and kernel.replace("_", " ") in why and "allowed" in why
+
+    def failing(*asked: Any) -> Any:
+        raise RuntimeError("no such instruction\nand more")
+
+    monkeypatch.setattr(triton_proof, kernel, failing)
+    why = triton_proof.why_unavailable.__wrapped__(DEVICE, 64)
+    assert why == "Triton's kernels fail there: RuntimeError: no such instruction"
 
 
 def test_a_table_that_points_outside_is_refused() -> None:
