@@ -146,6 +146,7 @@ class Agent:
                 _embedder(embedder, self.model),
                 recall=Recall(),
                 kv=self.model.kv,
+                let_go=self.model.let_go,
                 summarizer=self._summarizer(limits),
             )
             open_window(memory, system_prompt)

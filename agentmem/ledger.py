@@ -47,6 +47,7 @@ class Ledger:
         session: whose window this is.
         context: that window.
         kv: the model's KV tier, where it has one.
+        let_go: without one, drops what the model keeps of what it read.
         summarizer: None refuses to summarize.
     """
 
@@ -57,6 +58,7 @@ class Ledger:
         context: Context,
         *,
         kv: KVTier | None,
+        let_go: Callable[[], None],
         summarizer: Summarizer | None,
     ) -> None:
         self.turn = session.num_turns
@@ -65,7 +67,8 @@ class Ledger:
         self._session = session
         self._context = context
         self._kv = kv
-        self._seen = 0 if kv is None else archive.last_change()
+        self._let_go = let_go
+        self._seen = archive.last_change()
         self._summarizer = summarizer
 
     def apply(self, decision: Decision) -> Decided:
@@ -390,18 +393,19 @@ class Ledger:
         }
 
     def follow(self) -> int:
-        """Let the KV tier forget what the archive did since it was last asked, by whomever.
+        """Let the model forget what the archive did since it was last asked, by whomever.
 
         Returns:
-            How many parts that were. The KV of every later segment may have seen one that is
-            forgotten, and so may what is not a segment's.
+            How many parts of its KV tier that were. The KV of every later segment may have seen
+            one that is forgotten, and so may what is not a segment's.
         """
-        if self._kv is None:
-            return 0
         changes = self._archive.changes(self._seen)
         gone = [change.segment_id for change in changes if change.op == "forget"]
         self._seen = max([self._seen, *(change.sn for change in changes)])
         if not gone:
+            return 0
+        if self._kv is None:
+            self._let_go()
             return 0
         held = self._kv.usage().states
         later = {k for k in held if isinstance(k, str) or k >= min(gone)}

@@ -6,7 +6,7 @@ and takes them back, and here are the verbs people and sessions use. It decides 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ class Memory:
         embedder: for meaning; its name is the space the vectors live in.
         recall: how queries are scored.
         kv: the model's KV tier, where it has one.
+        let_go: without one, drops what the model keeps of what it read.
         summarizer: makes the segment that replaces others; None refuses to summarize.
     """
 
@@ -70,6 +71,7 @@ class Memory:
         *,
         recall: Recall | None = None,
         kv: KVTier | None = None,
+        let_go: Callable[[], None] = lambda: None,
         summarizer: Summarizer | None = None,
     ) -> None:
         self.archive = archive
@@ -80,7 +82,7 @@ class Memory:
         self.said_tokens = int(session.settings.get("said_tokens", 0))
         """Tokens of all messages and replies so far: what a dense cache would hold."""
         self.finder = Finder(archive, embedder, self.recall)
-        self.ledger = Ledger(archive, session, context, kv=kv, summarizer=summarizer)
+        self.ledger = Ledger(archive, session, context, kv=kv, let_go=let_go, summarizer=summarizer)
 
     @property
     def turn(self) -> int:

@@ -10,8 +10,10 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
+from agentmem import Agent
 from agentmem.errors import BudgetExceeded
 from agentmem.models.base import complete
+from agentmem.models.embed import HashEmbedder
 from agentmem.models.engine import Engine, engine_for
 from agentmem.models.forward import Cancelled, Forward
 from agentmem.models.loading import load
@@ -163,3 +165,19 @@ def test_a_model_with_two_sets_of_frequencies_never_mixes_them(tmp_path: Path) -
     assert ask(text[:70]) == 1, "cut, but not to before it"
     assert ask(text[:50]) == 50, "back to before it"
     assert ask(text[:40] + text[:50]) == 90
+
+
+def test_what_is_forgotten_does_not_stay_in_memory(tmp_path: Path) -> None:
+    engine = engine_for(load(save_sliding_model(tmp_path)))
+    model = LocalModel(engine, use_kv=False, parked_ram_bytes=2**20)
+    settings: dict[str, Any] = {"store": tmp_path / "me.db", "embedder": HashEmbedder()}
+    with Agent(model, budget=1024, controller="policy", **settings) as agent:
+        agent.chat("My locker code is 58291.")
+        agent.chat("Go on.")
+        window = model._window
+        assert isinstance(window, PrefixWindow) and window.num_tokens and window.checkpoints.nbytes
+        (hit, *_) = agent.memory.search("locker code")
+        agent.memory.forget(hit.segment.id)
+        assert not window.num_tokens and not window.checkpoints.nbytes
+        assert not model.prompt_token_ids()
+        assert agent.chat("And now?").text

@@ -223,6 +223,12 @@ class ChatModel(ABC):
         """
         return None
 
+    def let_go(self) -> None:  # noqa: B027, most models hold nothing
+        """Drop all that is kept of what was read: something was forgotten that may be in it.
+
+        Of a KV tier segments are forgotten one by one instead.
+        """
+
     def close(self) -> None:  # noqa: B027, most models hold nothing
         """Free what the conversation holds. The weights may be shared and stay."""
 

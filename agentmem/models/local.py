@@ -245,6 +245,13 @@ class LocalModel(ChatModel):
         if reply and kv.window.finish_reply(reply, read):
             self._ids.remember(prompt, reply)
 
+    def let_go(self) -> None:
+        """Drop tokens, cache and copies of states, where there is no KV tier to forget parts of."""
+        if self._kv is None:
+            self._window.close()
+            self._ids = PromptIds(self._engine)
+            self._entries = []
+
     def close(self) -> None:
         """Free the conversation's KV; the weights stay while another conversation uses them."""
         self._window.close()
