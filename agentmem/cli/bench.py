@@ -78,7 +78,7 @@ def recall(
         for row in rows:
             screen.write_json({"type": "row", "bench": "recall"} | asdict(row))
     else:
-        screen.stdout_console().print(render(rows))
+        screen.table_console().print(render(rows))
 
 
 @app.command()
@@ -142,7 +142,7 @@ def kv(
         for row in rows:
             screen.write_json({"type": "row", "bench": "kv"} | row.scalars())
     else:
-        screen.stdout_console().print(render(rows))
+        screen.table_console().print(render(rows))
 
 
 @app.command()
@@ -218,4 +218,4 @@ def kernels(
             screen.write_json({"type": "row", "bench": "kernels"} | to_dict(row))
     else:
         for drawn in render(rows):
-            screen.stdout_console().print(drawn)
+            screen.table_console().print(drawn)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # override and isolate: what moves a cursor, sets a title or clipboard, or reorders what is read.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
+_FILE_COLUMNS = 200
 _BAR_STYLES = {
     "system": "magenta",
     "pinned": "yellow",
@@ -70,6 +71,12 @@ def write_error(message: str) -> None:
 def stdout_console() -> Console:
     """Where data goes: no markup and no colours but ours."""
     return Console(markup=False, highlight=False, emoji=False, soft_wrap=not sys.stdout.isatty())
+
+
+def table_console() -> Console:
+    """Where tables of many columns go: a file or a pipe has room for them."""
+    width = None if sys.stdout.isatty() else _FILE_COLUMNS
+    return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
 def stderr_console() -> Console:
