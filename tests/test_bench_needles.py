@@ -25,6 +25,8 @@ from agentmem.bench.needles import (
 )
 from agentmem.bench.texts import DOMAINS, domain_text
 from agentmem.errors import InvalidInput
+from agentmem.models import calibration_text
+from agentmem.models.calibration_phrases import LANGUAGES, TALK
 
 
 class PieceTokenizer:
@@ -168,10 +170,9 @@ def test_a_domain_has_text_enough_that_says_nothing_needles_ask(domain: str) -> 
 
 
 def test_no_domain_is_what_models_are_calibrated_on() -> None:
-    import pydoc_data.topics
-
-    known = {line for line in "\n".join(pydoc_data.topics.topics.values()).splitlines()}
-    long = {line.strip() for line in known if len(line.strip()) > 50}
+    read = [calibration_text._prose(), calibration_text._code(), TALK, *LANGUAGES]
+    known = {line.strip() for text in read for line in text.splitlines()}
+    long = {line for line in known if len(line) > 50}
     for domain in DOMAINS:
         shared = [line for line in domain_text(domain).splitlines() if line.strip() in long]
         assert len(shared) <= 5, (domain, shared)

@@ -1,12 +1,13 @@
 """Texts to fill a context with, from what every installation holds.
 
     prose    licences and descriptions of the packages agentmem depends on
-    code     modules of Python's standard library
+    code     modules in packages of Python's standard library
     chat     the small talk of the benchmark conversations
     chinese  from tables of phrases
 
-None of it is Python's documentation, by which models are calibrated. Prose and code change with the
-versions of packages: keep a digest beside what was measured on them.
+None of it is what models are calibrated by: Python's documentation, and modules that are in no
+package. Prose and code change with the versions of packages: keep a digest beside what was measured
+on them.
 """
 
 from __future__ import annotations
@@ -31,11 +32,15 @@ _PACKAGES = (
     "alembic", "packaging", "langchain-core",
 )  # fmt: skip
 _MODULES = (
-    "argparse", "bdb", "calendar", "configparser", "csv", "difflib", "doctest", "fractions",
-    "ftplib", "functools", "gettext", "heapq", "imaplib", "inspect", "locale", "mailbox",
-    "optparse", "pdb", "plistlib", "pprint", "random", "sched", "shutil", "smtplib",
-    "socketserver", "statistics", "subprocess", "tarfile", "tempfile", "textwrap", "threading",
-    "tokenize", "trace", "traceback", "turtle", "uuid", "wave", "weakref",
+    "asyncio.base_events", "asyncio.streams", "asyncio.subprocess", "asyncio.tasks",
+    "concurrent.futures.process", "concurrent.futures.thread", "ctypes.util", "email.feedparser",
+    "email.generator", "email.header", "email.message", "email.utils", "html.parser",
+    "http.client", "http.cookiejar", "http.cookies", "http.server", "json.decoder",
+    "json.encoder", "logging.config", "logging.handlers", "multiprocessing.managers",
+    "multiprocessing.pool", "multiprocessing.queues", "sqlite3.dump", "unittest.case",
+    "unittest.loader", "unittest.mock", "urllib.parse", "urllib.request", "urllib.robotparser",
+    "wsgiref.handlers", "xml.dom.minidom", "xml.etree.ElementTree", "xml.sax.saxutils",
+    "xmlrpc.client", "xmlrpc.server",
 )  # fmt: skip
 _GENERATED_CHARACTERS = 150_000
 _MODULE_CHARACTERS = 16_000
