@@ -15,6 +15,12 @@ from agentmem.cli import options
 
 app = typer.Typer(name="bench", help="Measure, and write what was measured.")
 
+_Out = Annotated[
+    Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
+]
+_Quick = Annotated[bool, typer.Option("--quick", help="Small, for minutes on two cores.")]
+_Layouts = Annotated[list[str] | None, typer.Option("--layout", help="document, chat; repeatable.")]
+
 
 @app.callback()
 def _group() -> None:
@@ -23,12 +29,8 @@ def _group() -> None:
 
 @app.command()
 def recall(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small, for minutes on two cores.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
-    ] = None,
+    quick: _Quick = False,
+    out: _Out = None,
     system: Annotated[
         list[str] | None,
         typer.Option("--system", help="dense, window, oracle, agentmem[:kv|:text]; repeatable."),
@@ -83,19 +85,13 @@ def recall(
 
 @app.command()
 def kv(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small, for minutes on two cores.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
-    ] = None,
+    quick: _Quick = False,
+    out: _Out = None,
     format: Annotated[
         list[str] | None,
         typer.Option("--format", help="A format, or quanto4, quanto2, hqq4, hqq2; repeatable."),
     ] = None,
-    layout: Annotated[
-        list[str] | None, typer.Option("--layout", help="document, chat; repeatable.")
-    ] = None,
+    layout: _Layouts = None,
     context: Annotated[
         list[int] | None,
         typer.Option("--context", min=256, help="Tokens of a context; repeatable."),
@@ -147,12 +143,8 @@ def kv(
 
 @app.command()
 def kernels(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Small, for two minutes on two cores.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
-    ] = None,
+    quick: _Quick = False,
+    out: _Out = None,
     part: Annotated[
         list[str] | None,
         typer.Option("--part", help="attention, pages, decode, memory; repeatable."),
@@ -165,9 +157,7 @@ def kernels(
         list[int] | None,
         typer.Option("--tokens", min=1, help="Of a window, for attention; repeatable."),
     ] = None,
-    layout: Annotated[
-        list[str] | None, typer.Option("--layout", help="document, chat; repeatable.")
-    ] = None,
+    layout: _Layouts = None,
     format: Annotated[
         list[str] | None,
         typer.Option("--format", help="q8, q4, klt, fp8, binary, dense, quanto4; repeatable."),
