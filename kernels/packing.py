@@ -65,9 +65,10 @@ class Packing:
 
     @staticmethod
     def uniform(
-        num_heads: int, head_dim: int, width: int, *, token_scales: bool = True
+        num_heads: int, head_dim: int, key_width: int, value_width: int | None = None, *,
+        token_scales: bool = True,
     ) -> Packing:  # fmt: skip
-        """Every channel at the same width.
+        """Every channel of keys at one width, and of values at one, by default the same.
 
         Raises:
             ValueError: `head_dim` is not a multiple of 4, or there is no such width.
@@ -76,10 +77,13 @@ class Packing:
             raise ValueError(
                 f"`head_dim` must be a multiple of {GROUP_CHANNELS} to be packed: got {head_dim}."
             )
-        if not 0 <= width <= MAX_WIDTH:
-            raise ValueError(f"`width` must be 0 to {MAX_WIDTH} bits: got {width}.")
-        widths = torch.full((num_heads, head_dim // GROUP_CHANNELS), width, dtype=torch.uint8)
-        return Packing(widths, widths, token_scales)
+        both = (key_width, key_width if value_width is None else value_width)
+        for width in both:
+            if not 0 <= width <= MAX_WIDTH:
+                raise ValueError(f"A width must be 0 to {MAX_WIDTH} bits: got {width}.")
+        shape = (num_heads, head_dim // GROUP_CHANNELS)
+        keys, values = (torch.full(shape, width, dtype=torch.uint8) for width in both)
+        return Packing(keys, values, token_scales)
 
     @property
     def num_heads(self) -> int:

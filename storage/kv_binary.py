@@ -38,5 +38,5 @@ class BinaryFormat(Format):
             Unsupported: the layer's head_dim is not a multiple of 4.
         """
         center = self.centers[index] if self.centers else None
-        layer = rotated_layer(self.name, index, shape, _WIDTH, _CODEBOOK, center)
+        layer = rotated_layer(self.name, index, shape, _WIDTH, _WIDTH, _CODEBOOK, center)
         return PackedCodec(self.name, shape, layer)

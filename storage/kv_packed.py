@@ -68,8 +68,10 @@ class PackedCodec(LayerCodec):
         return kernels_for(tensor.device, self.shape.head_dim)
 
 
-def uniform_packing(name: str, index: int, shape: LayerShape, width: int) -> Packing:
-    """Every channel of a layer at the same width.
+def uniform_packing(
+    name: str, index: int, shape: LayerShape, key_width: int, value_width: int
+) -> Packing:  # fmt: skip
+    """Every channel of a layer's keys at one width, and of its values at one.
 
     Raises:
         Unsupported: the layer's head_dim is not a multiple of 4.
@@ -79,18 +81,19 @@ def uniform_packing(name: str, index: int, shape: LayerShape, width: int) -> Pac
             f"{name} needs a head_dim that is a multiple of {GROUP_CHANNELS}: "
             f"layer {index} has {shape.head_dim}."
         )
-    return Packing.uniform(shape.num_kv_heads, shape.head_dim, width)
+    return Packing.uniform(shape.num_kv_heads, shape.head_dim, key_width, value_width)
 
 
 def rotated_layer(
-    name: str, index: int, shape: LayerShape, width: int, codebook: Codebook, center: Tensor | None
-) -> PackedLayer:
+    name: str, index: int, shape: LayerShape, key_width: int, value_width: int,
+    codebook: Codebook, center: Tensor | None,
+) -> PackedLayer:  # fmt: skip
     """A layer whose keys, less their center, and values are rotated by a Hadamard matrix.
 
     Raises:
         Unsupported: the layer's head_dim is not a multiple of 4.
     """
-    packing = uniform_packing(name, index, shape, width)
+    packing = uniform_packing(name, index, shape, key_width, value_width)
     rotation = hadamard(shape.head_dim)
     if center is not None:
         rotation = rotation.to(center.device)

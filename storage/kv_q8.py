@@ -38,7 +38,7 @@ class Q8Format(Format):
         Raises:
             Unsupported: the layer's head_dim is not a multiple of 4.
         """
-        packing = uniform_packing(self.name, index, shape, _WIDTH)
+        packing = uniform_packing(self.name, index, shape, _WIDTH, _WIDTH)
         center = self.centers[index] if self.centers else None
         layer = PackedLayer(packing, _CODEBOOK, _CODEBOOK, center=center)
         return PackedCodec(self.name, shape, layer)

@@ -46,6 +46,7 @@ def random_layer(
     *,
     seed: int = 0,
     widths: Sequence[int] = (8,),
+    value_widths: Sequence[int] | None = None,
     token_scales: bool = True,
     centered: bool = False,
     transformed: bool = False,
@@ -53,6 +54,7 @@ def random_layer(
     """A layer with any of these widths for each group of channels of each head.
 
     Args:
+        value_widths: those of values, where they are others than those of keys.
         centered: whether keys have a center and values a mean, both large.
         transformed: whether keys and values are coded in frames of their own.
     """
@@ -61,13 +63,16 @@ def random_layer(
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    choice = torch.tensor(widths, dtype=torch.uint8)
-    key_widths, value_widths = choice[
-        torch.randint(0, len(widths), (2, num_heads, head_dim // 4), generator=generator)
-    ]
-    for drawn in (key_widths, value_widths):
+    def drawn(choice: Sequence[int]) -> Tensor:
+        which = torch.randint(0, len(choice), (num_heads, head_dim // 4), generator=generator)
+        of_groups = torch.tensor(choice, dtype=torch.uint8)[which]
         # Otherwise a small head may have no bits at all.
-        drawn[:, 0] = max(widths)
+        of_groups[:, 0] = max(choice)
+        return of_groups
+
+    packing = Packing(
+        drawn(widths), drawn(widths if value_widths is None else value_widths), token_scales
+    )
     matrices: list[Tensor | None] = [None] * 4
     if transformed:
         frames = [
@@ -80,9 +85,9 @@ def random_layer(
     key_transform, query_transform, value_transform, value_inverse = (
         None if matrix is None else matrix.float().contiguous() for matrix in matrices
     )
-    book = codebook(widths, top=127.0 if token_scales else 9.0)
+    book = codebook((*widths, *(value_widths or ())), top=127.0 if token_scales else 9.0)
     return PackedLayer(
-        Packing(key_widths, value_widths, token_scales),
+        packing,
         book,
         book,
         key_transform=key_transform,

@@ -26,7 +26,7 @@ from tests.packed_windows import (
 
 FRAMES: dict[str, dict[str, Any]] = {
     "q8": {"widths": (8,)},
-    "q4 with a center": {"widths": (4,), "centered": True},
+    "q4 with a center": {"widths": (5,), "value_widths": (3,), "centered": True},
     "binary": {"widths": (1,)},
     "any widths": {"widths": ALL_WIDTHS, "token_scales": False},
     "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True},

@@ -22,7 +22,7 @@ from tests.packed_windows import ALL_WIDTHS, codebook, random_layer, random_stat
 FRAMES: dict[str, dict[str, Any]] = {
     "q8": {"widths": (8,)},
     "q8 with a center": {"widths": (8,), "centered": True},
-    "q4 rotated": {"widths": (4,), "centered": True, "transformed": True},
+    "q4 rotated": {"widths": (5,), "value_widths": (3,), "centered": True, "transformed": True},
     "binary": {"widths": (1,)},
     "binary rotated": {"widths": (1,), "centered": True, "transformed": True},
     "any widths": {"widths": ALL_WIDTHS},

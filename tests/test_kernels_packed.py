@@ -26,7 +26,7 @@ from tests.packed_windows import (
 FRAMES: dict[str, dict[str, Any]] = {
     "q8": {"widths": (8,)},
     "q8 with a center": {"widths": (8,), "centered": True},
-    "q4": {"widths": (4,)},
+    "q4": {"widths": (5,), "value_widths": (3,)},
     "one bit in a frame": {"widths": (1,), "transformed": True},
     "any widths": {"widths": ALL_WIDTHS, "token_scales": False},
     "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True},

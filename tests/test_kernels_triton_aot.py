@@ -38,7 +38,7 @@ from tests.packed_windows import ALL_WIDTHS, PackedWindow, packed_window, random
 
 FORMATS: dict[str, dict[str, Any]] = {
     "q8": {"widths": (8,), "centered": True},
-    "q4": {"widths": (4,), "centered": True, "transformed": True},
+    "q4": {"widths": (5,), "value_widths": (3,), "centered": True, "transformed": True},
     "binary": {"widths": (1,), "centered": True, "transformed": True},
     "klt": {
         "widths": ALL_WIDTHS, "token_scales": False, "centered": True, "transformed": True,

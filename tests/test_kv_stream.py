@@ -24,7 +24,9 @@ CPU = torch.device("cpu")
 LENGTHS = (5, 70, 1, 33, 64, 17, 3, 40)
 LAYERS = {
     "q8": random_layer(2, 16, widths=(8,), seed=1),
-    "q4": random_layer(2, 16, widths=(4,), seed=2, centered=True, transformed=True),
+    "q4": random_layer(
+        2, 16, widths=(5,), value_widths=(3,), seed=2, centered=True, transformed=True
+    ),
     "klt": random_layer(
         2, 16, widths=(0, 1, 2, 3, 5), seed=3, token_scales=False, centered=True, transformed=True
     ),

@@ -43,7 +43,7 @@ DEVICE = torch.device("cpu" if INTERPRETED else "cuda")
 FRAMES: dict[str, dict[str, Any]] = {
     "q8": {"widths": (8,)},
     "q8 with a center": {"widths": (8,), "centered": True},
-    "q4": {"widths": (4,), "transformed": True, "centered": True},
+    "q4": {"widths": (5,), "value_widths": (3,), "transformed": True, "centered": True},
     "two bits": {"widths": (2,)},
     "binary": {"widths": (1,), "transformed": True},
     "klt": {

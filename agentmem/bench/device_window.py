@@ -23,10 +23,11 @@ _GAUSSIAN = (6, 19, 31, 45, 60, 77, 98, 127)
 _LEVELS = {
     1: (-127, 127),
     2: (-127, -38, 38, 127),
-    3: (-127, -79, -45, -15, 15, 45, 79, 127),
+    3: (-127, -73, -40, -13, 13, 40, 73, 127),
     4: (*(-level for level in reversed(_GAUSSIAN)), *_GAUSSIAN),
 }
-_WIDTHS = {"q8": 8, "q4": 4, "binary": 1}
+_WIDTHS = {"q8": (8, 8), "q4": (5, 3), "binary": (1, 1)}
+"""Of keys and of values."""
 _KLT_WIDTHS = (8, 6, 5, 4, 4, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 0)
 """Of sixteenths of the channels, most important first: what two bits on average are poured into."""
 
@@ -50,9 +51,10 @@ def make_layer(name: str, num_heads: int, head_dim: int) -> PackedLayer:
             value_transform=rotation / spreads, value_inverse=spreads[:, None] * rotation,
             value_mean=torch.randn(num_heads, head_dim),
         )  # fmt: skip
-    width = _WIDTHS[name]
-    packing = Packing.uniform(num_heads, head_dim, width)
-    book = Codebook({width: _LEVELS[width]} if width in _LEVELS else {}, {width: 1 / 127})
+    both = _WIDTHS[name]
+    packing = Packing.uniform(num_heads, head_dim, *both)
+    levels = {width: _LEVELS[width] for width in both if width in _LEVELS}
+    book = Codebook(levels, dict.fromkeys(both, 1 / 127))
     if name == "q8":
         return PackedLayer(packing, book, book)
     return PackedLayer(
