@@ -6,13 +6,13 @@ Mirrors `Coding` of kernels/cpu/coding.h. Knows nothing of pages.
 from __future__ import annotations
 
 import ctypes
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook
 from agentmem.kernels.cpu_layer import MAX_HEAD_DIM
+from agentmem.kernels.cpu_tensors import once_per_layer
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 
@@ -91,15 +91,8 @@ class PreparedCoding:
         self.reference = ctypes.byref(self.structure)
 
 
-_prepared: WeakKeyDictionary[PackedLayer, PreparedCoding] = WeakKeyDictionary()
-
-
-def prepared_coding(layer: PackedLayer) -> PreparedCoding:
-    """The layer's codes, laid out once as long as it lives."""
-    found = _prepared.get(layer)
-    if found is None:
-        found = _prepared[layer] = PreparedCoding(layer)
-    return found
+prepared_coding = once_per_layer(PreparedCoding)
+"""A layer's codes, laid out once as long as it lives."""
 
 
 def _layout(layer: PackedLayer) -> tuple[list[list[int]], list[list[int]]]:

@@ -8,12 +8,12 @@ matrix. Mirrors kernels/cpu/layout.h.
 from __future__ import annotations
 
 import ctypes
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook, uniform_levels
+from agentmem.kernels.cpu_tensors import once_per_layer
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 
@@ -98,15 +98,8 @@ class PreparedLayer:
         self.reference = ctypes.byref(self.structure)
 
 
-_prepared: WeakKeyDictionary[PackedLayer, PreparedLayer] = WeakKeyDictionary()
-
-
-def prepared(layer: PackedLayer) -> PreparedLayer:
-    """The layer's constants, laid out once as long as it lives."""
-    found = _prepared.get(layer)
-    if found is None:
-        found = _prepared[layer] = PreparedLayer(layer)
-    return found
+prepared = once_per_layer(PreparedLayer)
+"""A layer's constants, laid out once as long as it lives."""
 
 
 class _Side:

@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
 import torch
 from torch import Tensor
+
+from agentmem.kernels.packed import PackedLayer
+
+Made = TypeVar("Made")
+
+
+def once_per_layer(make: Callable[[PackedLayer], Made]) -> Callable[[PackedLayer], Made]:
+    """The same function, but what it makes of a layer is kept as long as the layer lives."""
+    kept: WeakKeyDictionary[PackedLayer, Made] = WeakKeyDictionary()
+
+    def made(layer: PackedLayer) -> Made:
+        found = kept.get(layer)
+        if found is None:
+            found = kept[layer] = make(layer)
+        return found
+
+    return made
 
 
 def checked(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
