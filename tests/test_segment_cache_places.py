@@ -232,8 +232,11 @@ def test_where_host_memory_runs_out_too_what_is_parked_moves_to_the_disk(
     assert close(llama.forward([9], cache), llama.forward([9], clean))
 
 
-@pytest.mark.parametrize(("format", "num_turns"), [("dense", 80), ("q8", 160)])
-def test_budgets_hold_over_hundreds_of_turns_and_change_no_answer(
+@pytest.mark.parametrize(
+    ("format", "num_turns"),
+    [("dense", 80), ("q8", 160), pytest.param("q8", 2000, marks=pytest.mark.slow)],
+)
+def test_budgets_hold_over_many_turns_and_change_no_answer(
     llama: AttachedModel, eager: None, tmp_path: Path, format: str, num_turns: int
 ) -> None:
     token_nbytes = window(llama).nbytes / 176
