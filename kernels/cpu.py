@@ -9,7 +9,6 @@ ValueError, never a fault. See cpu/attend.c for how.
 from __future__ import annotations
 
 import ctypes
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from agentmem.kernels.cpu_coding import decode, encode
 from agentmem.kernels.cpu_layer import MAX_HEAD_DIM, PreparedLayer, prepared
 from agentmem.kernels.cpu_library import KernelsUnavailable, ready_functions, why_unavailable
-from agentmem.kernels.cpu_tensors import checked, checked_pages
+from agentmem.kernels.cpu_tensors import checked, checked_pages, made_once
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
 
@@ -162,12 +161,5 @@ class _Columns:
         self.pointers = tuple(tensor.data_ptr() for tensor in self.tensors.values())
 
 
-_known_tables: WeakKeyDictionary[PageTable, _Columns] = WeakKeyDictionary()
-
-
-def columns_of(table: PageTable) -> _Columns:
-    """A table's columns, checked once as long as it lives."""
-    found = _known_tables.get(table)
-    if found is None:
-        found = _known_tables[table] = _Columns(table)
-    return found
+columns_of = made_once(_Columns)
+"""A table's columns, checked once as long as it lives."""

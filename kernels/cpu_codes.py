@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook
 from agentmem.kernels.cpu_layer import MAX_HEAD_DIM
-from agentmem.kernels.cpu_tensors import once_per_layer
+from agentmem.kernels.cpu_tensors import made_once
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 
@@ -91,7 +91,7 @@ class PreparedCoding:
         self.reference = ctypes.byref(self.structure)
 
 
-prepared_coding = once_per_layer(PreparedCoding)
+prepared_coding = made_once(PreparedCoding)
 """A layer's codes, laid out once as long as it lives."""
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook, uniform_levels
-from agentmem.kernels.cpu_tensors import once_per_layer
+from agentmem.kernels.cpu_tensors import made_once
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 
@@ -98,7 +98,7 @@ class PreparedLayer:
         self.reference = ctypes.byref(self.structure)
 
 
-prepared = once_per_layer(PreparedLayer)
+prepared = made_once(PreparedLayer)
 """A layer's constants, laid out once as long as it lives."""
 
 

@@ -9,19 +9,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from agentmem.kernels.packed import PackedLayer
-
+Source = TypeVar("Source")
 Made = TypeVar("Made")
 
 
-def once_per_layer(make: Callable[[PackedLayer], Made]) -> Callable[[PackedLayer], Made]:
-    """The same function, but what it makes of a layer is kept as long as the layer lives."""
-    kept: WeakKeyDictionary[PackedLayer, Made] = WeakKeyDictionary()
+def made_once(make: Callable[[Source], Made]) -> Callable[[Source], Made]:
+    """The same function, but what it makes of an object is kept as long as the object lives."""
+    kept: WeakKeyDictionary[Source, Made] = WeakKeyDictionary()
 
-    def made(layer: PackedLayer) -> Made:
-        found = kept.get(layer)
+    def made(source: Source) -> Made:
+        found = kept.get(source)
         if found is None:
-            found = kept[layer] = make(layer)
+            found = kept[source] = make(source)
         return found
 
     return made

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 BREAK_A_SCALE = """
 from agentmem.kernels import triton_attention
@@ -55,11 +53,9 @@ def test_the_device_script_sees_a_wrong_kernel() -> None:
 
 
 def test_without_a_device_or_the_interpreter_it_says_what_would_run() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.xfail("there is a device here")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "0"}
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "",
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "agentmem.bench.device"],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
