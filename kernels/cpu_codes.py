@@ -10,11 +10,12 @@ import ctypes
 import torch
 from torch import Tensor
 
+from agentmem.kernels.code_stream import GROUP_CHANNELS, MAX_WIDTH
 from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook
 from agentmem.kernels.cpu_layer import MAX_HEAD_DIM
 from agentmem.kernels.cpu_tensors import made_once
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
+from agentmem.kernels.trellis import REACH
 
 _NUM_CODES = 1 << MAX_WIDTH
 _FRAME = (
@@ -24,9 +25,16 @@ _FRAME = (
 
 class _Coding(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("num_heads", "head_dim", "token_scales")),
+        *(
+            (name, ctypes.c_int32)
+            for name in ("num_heads", "head_dim", "token_scales", "num_words")
+        ),
+        ("is_trellis", ctypes.c_int32 * 2),
         ("tops", ctypes.c_float * 2),
-        *((name, ctypes.c_void_p) for name in ("runs", "parts", "borders", "places", "values")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("runs", "parts", "borders", "places", "values", "reaches")
+        ),
         ("offsets", ctypes.c_void_p * 2),
     ]
 
@@ -65,7 +73,7 @@ class PreparedCoding:
         )
         widest = [int(widths.max()) for widths, _ in sides]
         self.tops = tuple(
-            book.values(width)[-1] if width else float("inf")
+            book.top(width) if width else float("inf")
             for width, (_, book) in zip(widest, sides, strict=True)
         )
         self.means = tuple(self.token_scales and width == 1 for width in widest)
@@ -75,6 +83,7 @@ class PreparedCoding:
         self._tensors = (
             torch.tensor(runs, dtype=torch.int32), torch.tensor(parts, dtype=torch.int32),
             torch.stack(borders), torch.stack(places), values,
+            torch.tensor([_reaches(widths, book) for widths, book in sides]),
         )  # fmt: skip
         center = layer.center_by_phase
         self._offsets = (
@@ -82,7 +91,8 @@ class PreparedCoding:
             None if layer.value_mean is None else layer.value_mean.float().contiguous(),
         )
         self.structure = _Coding(
-            self.num_heads, self.head_dim, int(self.token_scales),
+            self.num_heads, self.head_dim, int(self.token_scales), packing.stream.num_words,
+            (ctypes.c_int32 * 2)(*(book.is_trellis for _, book in sides)),
             (ctypes.c_float * 2)(*self.tops), *(tensor.data_ptr() for tensor in self._tensors),
             (ctypes.c_void_p * 2)(
                 *(None if one is None else one.data_ptr() for one in self._offsets)
@@ -100,16 +110,18 @@ def _layout(layer: PackedLayer) -> tuple[list[list[int]], list[list[int]]]:
     packing = layer.packing
     runs: list[list[int]] = []
     parts: list[list[int]] = []
-    for section, widths in ((0, packing.key_widths), (2, packing.value_widths)):
-        for row, begins in zip(widths.tolist(), packing.sections.tolist(), strict=True):
-            offset, first_run = begins[section], len(runs)
-            for group, width in enumerate(row):
+    by_side = torch.unflatten(packing.stream.first_bits, 0, (2, packing.num_heads, -1))
+    for side, widths in enumerate((packing.key_widths, packing.value_widths)):
+        for head, row in enumerate(widths.tolist()):
+            first_run = len(runs)
+            first_bits = by_side[side, head, ::GROUP_CHANNELS].tolist()
+            for group, (width, first_bit) in enumerate(zip(row, first_bits, strict=True)):
                 if group and runs[-1][0] == width:
                     runs[-1][2] += 1
                 else:
-                    runs.append([width, group * GROUP_CHANNELS, 1, offset])
-                offset += 8 * width
-            parts.append([first_run, len(runs), begins[section + 1]])
+                    first_channel = head * packing.head_dim + group * GROUP_CHANNELS
+                    runs.append([width, first_channel, 1, first_bit])
+            parts.append([first_run, len(runs), int(packing.scale_begins[side, head])])
     return runs, parts
 
 
@@ -118,7 +130,9 @@ def _borders(widths: Tensor, codebook: Codebook) -> tuple[Tensor, Tensor]:
     borders = torch.full((MAX_WIDTH + 1, _NUM_CODES), float("inf"))
     places = torch.zeros((MAX_WIDTH + 1, 2))
     for width in sorted(set(widths.flatten().tolist()) - {0}):
-        codebook.values(width)  # Raises if the codebook lacks it.
+        codebook.window_levels(width)  # Raises if the codebook lacks it.
+        if width not in codebook.borders:
+            continue
         found = codebook.borders[width]
         borders[width, : len(found)] = found
         if width not in UNIFORM_WIDTHS:
@@ -135,13 +149,19 @@ def _borders(widths: Tensor, codebook: Codebook) -> tuple[Tensor, Tensor]:
 
 
 def _values(widths: Tensor, codebook: Codebook) -> Tensor:
-    """(9, 256): what codes stand for by width, to the bit what packed.py makes of them."""
+    """(9, 256): what windows stand for by width, to the bit what packed.py makes of them."""
     different = set(widths.flatten().tolist())
     width = different.pop()
     if different or width not in UNIFORM_WIDTHS:
         return codebook.table
-    values = codebook.values(width)
+    first, second = codebook.values(width)[:2]
     table = torch.zeros_like(codebook.table)
     codes = torch.arange(1 << width).float()
-    table[width, : len(codes)] = codes.mul_(values[1] - values[0]).add_(values[0])
+    table[width, : len(codes)] = codes.mul_(second - first).add_(first)
     return table
+
+
+def _reaches(widths: Tensor, codebook: Codebook) -> list[float]:
+    """(9,): how far out a trellis looks for a channel of each width."""
+    used = set(widths.flatten().tolist()) - {0}
+    return [REACH * codebook.top(width) if width in used else 0.0 for width in range(MAX_WIDTH + 1)]

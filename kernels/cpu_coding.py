@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.cpu_codes import PreparedCoding, prepared_coding
 from agentmem.kernels.cpu_library import ready_functions
 from agentmem.kernels.cpu_tensors import checked_pages, checked_states
 from agentmem.kernels.packed import LARGEST_SCALE, NOT_FINITE, PackedLayer, too_large
-from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PAGES_PER_STRETCH
 
 _MOST_PAGES = 2**31 // PAGE_TOKENS

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.cpu import columns_of
 from agentmem.kernels.cpu_library import ready_functions
 from agentmem.kernels.cpu_tensors import checked
-from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PageTable
 
 MAX_HEAD_DIM = 256

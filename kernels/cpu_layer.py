@@ -12,10 +12,10 @@ import ctypes
 import torch
 from torch import Tensor
 
-from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook, uniform_levels
+from agentmem.kernels.code_stream import GROUP_CHANNELS, MAX_WIDTH, NARROW_WIDTHS, WORD_BITS
+from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.cpu_tensors import made_once
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
 
 MAX_HEAD_DIM = 256
 """Channels of the widest head the kernels take."""
@@ -35,8 +35,9 @@ class _Layer(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in (
             "num_heads", "head_dim", "key_channels", "value_channels", "projection_kind",
-            "token_scales",
+            "token_scales", "num_words",
         )),
+        ("has_states", ctypes.c_int32 * 2),
         *((name, ctypes.c_void_p) for name in (
             "heads", "runs", "key_tables", "value_tables", "projection",
         )),
@@ -93,7 +94,9 @@ class PreparedLayer:
         }
         self.structure = _Layer(
             self.num_heads, self.head_dim, keys.num_channels, values.num_channels, kind,
-            int(packing.token_scales), *map(_pointers, self._tensors.values()),
+            int(packing.token_scales), packing.stream.num_words,
+            (ctypes.c_int32 * 2)(layer.key_codebook.is_trellis, layer.value_codebook.is_trellis),
+            *map(_pointers, self._tensors.values()),
         )  # fmt: skip
         self.reference = ctypes.byref(self.structure)
 
@@ -123,7 +126,7 @@ class _Side:
         used = {width for row in table for width in row if width}
         by_width = torch.zeros(MAX_WIDTH + 1)
         for width in used:
-            codebook.values(width)
+            codebook.window_levels(width)  # Raises if the codebook lacks it.
             by_width[width] = codebook.units[width]
         self.units = by_width[widths.long()].repeat_interleave(GROUP_CHANNELS, 1)
 
@@ -141,34 +144,40 @@ def _layout(layer: PackedLayer, keys: _Side, values: _Side) -> tuple[Tensor, Ten
     packing = layer.packing
     heads: list[list[int]] = []
     runs: list[list[int]] = []
-    for head, sections in enumerate(packing.sections.tolist()):
-        first_run, flags = len(runs), 0
-        key_runs = _runs_of(packing.key_widths[head].tolist(), sections[0])
-        value_runs = _runs_of(packing.value_widths[head].tolist(), sections[2])
-        if [run[0] for run in key_runs] == [MAX_WIDTH]:
-            flags |= _KEYS_ARE_BYTES
-        if [run[0] for run in value_runs] == [MAX_WIDTH]:
-            flags |= _VALUES_ARE_BYTES
-        runs += key_runs + value_runs
+    by_side = torch.unflatten(packing.stream.first_bits, 0, (2, packing.num_heads, -1))
+    widths_by_side = (packing.key_widths.tolist(), packing.value_widths.tolist())
+    for head in range(packing.num_heads):
+        first_run, words, flags = len(runs), [], 0
+        ends = []
+        for side, flag in enumerate((_KEYS_ARE_BYTES, _VALUES_ARE_BYTES)):
+            first_bits = by_side[side, head, ::GROUP_CHANNELS].tolist()
+            widths = widths_by_side[side][head]
+            of_side = _runs_of(widths, first_bits)
+            if [run[0] for run in of_side] == [MAX_WIDTH] and first_bits[0] % WORD_BITS == 0:
+                flags |= flag
+            end = first_bits[-1] + widths[-1] * GROUP_CHANNELS
+            first_word = first_bits[0] // WORD_BITS
+            words += [first_word, -(-end // WORD_BITS) - first_word]
+            runs += of_side
+            ends.append(len(runs))
         heads.append(
-            [len(keys.groups[head]), len(values.groups[head]), first_run,
-             first_run + len(key_runs), len(runs), sections[1], sections[3], flags]
+            [len(keys.groups[head]), len(values.groups[head]), first_run, *ends,
+             *packing.scale_begins[:, head].tolist(), *words, flags]
         )  # fmt: skip
     none = [[0, 0, 0, 0]]
     return torch.tensor(heads, dtype=torch.int32), torch.tensor(runs or none, dtype=torch.int32)
 
 
-def _runs_of(widths: list[int], offset: int) -> list[list[int]]:
-    """Width, first group among those with bits, number of groups, offset of each run."""
+def _runs_of(widths: list[int], first_bits: list[int]) -> list[list[int]]:
+    """Width, first group among those with bits, number of groups, first bit of each run."""
     runs: list[list[int]] = []
     num_groups = 0
-    for width in widths:
+    for width, first_bit in zip(widths, first_bits, strict=True):
         if width and runs and runs[-1][0] == width:
             runs[-1][2] += 1
         elif width:
-            runs.append([width, num_groups, 1, offset])
+            runs.append([width, num_groups, 1, first_bit])
         num_groups += width > 0
-        offset += 8 * width
     return runs
 
 
@@ -255,26 +264,9 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _tables(codebook: Codebook, *, signed: bool) -> Tensor:
-    """(9, 2, 64), uint8: see kernels/cpu/codes.h."""
-    tables = torch.zeros((MAX_WIDTH + 1, 2, 64), dtype=torch.int64)
-    for width in codebook.units:
-        levels = torch.tensor(
-            uniform_levels(width) if width in UNIFORM_WIDTHS else codebook.levels[width]
-        )
-        if width in (2, 4):
-            parts = [levels]
-        elif width in (1, 3, 5):
-            parts = [levels[0::2], levels[1::2]]
-        elif width == 8:
-            continue
-        else:
-            coarse = 1 << (width - 4)
-            # The last bit of width 7 is added by the kernel.
-            parts = [levels[::coarse], (levels[:coarse] - levels[0])[:: coarse // 4]]
-        for which, part in enumerate(parts):
-            tables[width, which] = part.repeat(64 // part.numel())
-        if not signed:
-            tables[width, 0] += 128
-            if width in (1, 3, 5):
-                tables[width, 1] += 128
-    return (tables & 0xFF).to(torch.uint8)
+    """(5, 256), uint8: see kernels/cpu/codes.h."""
+    tables = torch.zeros((NARROW_WIDTHS.stop, 1 << MAX_WIDTH), dtype=torch.int64)
+    for width in codebook.levels.keys() & codebook.units.keys():
+        levels = torch.tensor(codebook.levels[width])
+        tables[width] = levels.repeat(tables.shape[1] // levels.numel())
+    return ((tables if signed else tables + 128) & 0xFF).to(torch.uint8)

@@ -25,9 +25,11 @@ from agentmem.kernels.attention import (
     probabilities,
     turned_queries,
 )
-from agentmem.kernels.codebook import Codebook
-from agentmem.kernels.packing import GROUP_CHANNELS, PAGE_TOKENS, Packing
+from agentmem.kernels.code_stream import GROUP_CHANNELS, PAGE_TOKENS
+from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook
+from agentmem.kernels.packing import Packing
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
+from agentmem.kernels.trellis import path_codes, state_after
 
 LARGEST_SCALE = torch.finfo(torch.float16).max
 NOT_FINITE = "Only finite keys and values can be packed: got NaN or infinity."
@@ -100,15 +102,16 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
     if layer.value_transform is not None:
         values = times_by_head(values, layer.value_transform)
     packing = layer.packing
-    key_codes, key_scales = _quantize(
-        keys, packing.key_widths, layer.key_codebook, scaled=packing.token_scales
+    keys, key_scales = _scaled(keys, packing.key_widths, layer.key_codebook, packing.token_scales)
+    values, value_scales = _scaled(
+        values, packing.value_widths, layer.value_codebook, packing.token_scales
     )
-    value_codes, value_scales = _quantize(
-        values, packing.value_widths, layer.value_codebook, scaled=packing.token_scales
-    )
-    return packing.pack(
-        key_codes, value_codes.transpose(2, 3).contiguous(), key_scales, value_scales
-    )
+    key_codes = _codes_of(keys, packing.key_widths, layer.key_codebook, None)
+    before = None
+    if layer.value_codebook.is_trellis:
+        before = state_after(_by_token(key_codes), _channel_widths(packing.key_widths))
+    value_codes = _codes_of(values, packing.value_widths, layer.value_codebook, before)
+    return packing.pack(key_codes, value_codes, key_scales, value_scales)
 
 
 def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, Tensor]:
@@ -118,7 +121,6 @@ def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, T
         keys = times_by_head(keys, layer.query_transform.transpose(1, 2))
     if layer.center_by_phase is not None:
         keys = keys + layer.center_by_phase[phases.long()]
-    values = values.transpose(2, 3)
     if layer.value_inverse is not None:
         values = times_by_head(values, layer.value_inverse)
     if layer.value_mean is not None:
@@ -155,7 +157,7 @@ def attend(
     for tile, _ in table.tiles(TILE_TOKENS):
         keys, values = _coded(pages.index_select(0, tile.rows), layer)
         logits = _logits(queries, rotations, tile, keys, layer, limits, softcap)
-        softmax.fold_pages(logits, values)
+        softmax.fold_pages(logits, values.transpose(2, 3))
     values, log_sum_exp = layer.restore_values(softmax.result()), softmax.log_sum_exp()
     if layer.value_mean is not None:
         values.masked_fill_((log_sum_exp == float("-inf"))[..., None], 0.0)
@@ -202,19 +204,18 @@ def times_by_head(states: Tensor, matrices: Tensor) -> Tensor:
 def _coded(
     pages: Tensor, layer: PackedLayer, *, with_values: bool = True
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Keys (P, H, 16, D) and values (P, H, D, 16) in the frame they are coded in, float32."""
+    """Keys and values (P, H, 16, D) in the frame they are coded in, float32."""
     packing = layer.packing
-    key_codes, value_codes, key_scales, value_scales = packing.unpack(pages)
-    keys = _values_of(key_codes, packing.key_widths, layer.key_codebook, channels_last=True)
-    if key_scales is not None:
-        keys *= key_scales.float()[..., None]
+    key_windows, value_windows = packing.windows(pages)
+    keys = _values_of(key_windows, packing.key_widths, layer.key_codebook)
+    scales = packing.scales(pages) if packing.token_scales else None
+    if scales is not None:
+        keys *= scales[0].float()[..., None]
     if not with_values:
         return keys, keys
-    values = _values_of(
-        value_codes, packing.value_widths, layer.value_codebook, channels_last=False
-    )
-    if value_scales is not None:
-        values *= value_scales.float()[:, :, None, :]
+    values = _values_of(value_windows, packing.value_widths, layer.value_codebook)
+    if scales is not None:
+        values *= scales[1].float()[..., None]
     return keys, values
 
 
@@ -232,52 +233,65 @@ def _logits(
     return masked_logits(products, table, limits, softcap)
 
 
-def _values_of(
-    codes: Tensor, widths: Tensor, codebook: Codebook, *, channels_last: bool
-) -> Tensor:  # fmt: skip
-    """What codes stand for, float32, in the codes' shape."""
+def _values_of(windows: Tensor, widths: Tensor, codebook: Codebook) -> Tensor:
+    """What codes stand for, float32, in the windows' shape."""
     different = set(widths.flatten().tolist())
-    if len(different) == 1:
-        return _lookup(codes, different.pop(), codebook)
-    values = codebook.table.to(codes.device)
-    by_channel = widths.long().repeat_interleave(GROUP_CHANNELS, 1).to(codes.device)
-    by_channel = by_channel[:, None] if channels_last else by_channel[..., None]
-    return values.flatten()[by_channel * values.shape[1] + codes.long()]
+    if len(different) == 1 and different <= set(UNIFORM_WIDTHS):
+        first, second = codebook.values(different.pop())[:2]
+        return windows.float().mul_(second - first).add_(first)
+    table = codebook.table.to(windows.device)
+    by_channel = widths.long().repeat_interleave(GROUP_CHANNELS, 1)[:, None].to(windows.device)
+    return table.flatten()[by_channel * table.shape[1] + windows.long()]
 
 
-def _lookup(codes: Tensor, width: int, codebook: Codebook) -> Tensor:
-    if width == 0:
-        return torch.zeros_like(codes, dtype=torch.float32)
-    if width in codebook.levels:
-        return codebook.table[width].to(codes.device)[codes.long()]
-    values = codebook.values(width)
-    return codes.float().mul_(values[1] - values[0]).add_(values[0])
-
-
-def _quantize(
-    states: Tensor, widths: Tensor, codebook: Codebook, *, scaled: bool
+def _scaled(
+    states: Tensor, widths: Tensor, codebook: Codebook, token_scales: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Codes in the shape of (num_pages, H, 16, D) states, and each token's scale."""
+    """States (num_pages, H, 16, D) over the scales of their tokens, and those, if they have any."""
     # The sum is cheap to look at, but may overflow where no value does.
     if not bool(torch.isfinite(states.sum())) and not bool(torch.isfinite(states).all()):
         raise ValueError(NOT_FINITE)
-    states, scales = states.contiguous(), None
-    if scaled:
-        width = int(widths.max())
-        top = codebook.values(width)[-1] if width else float("inf")
-        # Of one bit, which keeps signs alone, the mean is the best size.
-        sizes = states.abs().mean(-1) if width == 1 else states.abs().amax(-1)
-        scales = _token_scales(sizes, top)
-        states = states / torch.where(scales == 0, 1.0, scales.float())[..., None]
+    states = states.contiguous()
+    if not token_scales:
+        return states, None
+    width = int(widths.max())
+    top = codebook.top(width) if width else float("inf")
+    # Of one bit, which keeps signs alone, the mean is the best size.
+    sizes = states.abs().mean(-1) if width == 1 else states.abs().amax(-1)
+    scales = _token_scales(sizes, top)
+    return states / torch.where(scales == 0, 1.0, scales.float())[..., None], scales
+
+
+def _codes_of(
+    states: Tensor, widths: Tensor, codebook: Codebook, before: Tensor | None
+) -> Tensor:  # fmt: skip
+    """Codes in the shape of (num_pages, H, 16, D) states.
+
+    Args:
+        before: (num_pages * 16,), int64: of a trellis, the state each token's codes follow on.
+    """
+    if codebook.is_trellis:
+        codes = path_codes(_by_token(states), _channel_widths(widths), codebook, before)
+        return codes.view(states.transpose(1, 2).shape).transpose(1, 2)
     codes = torch.zeros_like(states, dtype=torch.uint8)
     by_channel = widths.repeat_interleave(GROUP_CHANNELS, 1).to(states.device)[:, None]
     different = set(widths.flatten().tolist())
     for width in different - {0}:
         nearest = torch.bucketize(states, codebook.borders[width].to(states.device)).byte()
         if len(different) == 1:
-            return nearest, scales
+            return nearest
         codes = torch.where(by_channel == width, nearest, codes)
-    return codes, scales
+    return codes
+
+
+def _by_token(parts: Tensor) -> Tensor:
+    """(P, H, 16, D) as (P * 16, H * D): in the order of the stream."""
+    return parts.transpose(1, 2).flatten(2).flatten(0, 1)
+
+
+def _channel_widths(widths: Tensor) -> list[int]:
+    found: list[int] = widths.flatten().repeat_interleave(GROUP_CHANNELS).tolist()
+    return found
 
 
 def too_large(size: float, top: float) -> str:

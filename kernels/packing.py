@@ -1,10 +1,10 @@
-"""The byte layout of packed pages: codes of 0 to 8 bits, four channels at a time.
+"""The byte layout of packed pages: codes of 0 to 8 bits, and scales of tokens.
 
 A page is 16 tokens of one segment in one layer, as one byte record. The channels of a head go in
 groups of four; each group has one width, for keys and for values apart, so that a format may spend
-bits where they matter. The 64 codes of a group fill whole 64-bit words at every width, and each
-width is made of planes of 4, 2 and 1 bits that a machine unpacks with one shift and one mask.
-See README.md for the picture. Knows nothing of what codes mean.
+bits where they matter. A token's codes are one stream (see code_stream.py), so that heads of any
+width leave nothing empty between them. See README.md for the picture. Knows nothing of what codes
+mean.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-PAGE_TOKENS = 16
-"""Tokens of a page. Chat segments have a median of 34 tokens: longer pages were mostly padding."""
-GROUP_CHANNELS = 4
-"""Neighbouring channels that share a width."""
-MAX_WIDTH = 8
-"""Bits of the widest code."""
-_SCALE_BYTES = 2 * PAGE_TOKENS
+from agentmem.kernels.code_stream import (
+    GROUP_CHANNELS,
+    MAX_WIDTH,
+    NARROW_WIDTHS,
+    PAGE_TOKENS,
+    STATE_BITS,
+    CodeStream,
+)
 
-PLANES = {0: (), 1: (1,), 2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1), 8: (8,)}
-"""Bits of each plane of a width, most significant first."""
+_SCALE_NBYTES = 2 * PAGE_TOKENS
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
     """Where one layer's codes and scales lie in a page's record.
 
-    A head's record is its key codes, its key scales, its value codes and its value scales; heads
-    follow each other.
+    A record is the streams of the tokens' codes, those of keys before those of values and heads in
+    order; then head by head the scales of its keys and those of its values.
 
     Args:
         key_widths: (num_heads, head_dim / 4), uint8: bits a code of each group of channels.
@@ -96,24 +96,22 @@ class Packing:
         return self.key_widths.shape[1] * GROUP_CHANNELS
 
     @cached_property
-    def sections(self) -> Tensor:
-        """(num_heads, 4), int64: first bytes of key codes, key scales, value codes, value scales.
-
-        Where there are no token scales, the scales' sections are empty.
-        """
-        scales = _SCALE_BYTES if self.token_scales else 0
-        keys = self.key_widths.long().sum(1) * 8
-        values = self.value_widths.long().sum(1) * 8
-        sizes = torch.stack((keys, torch.full_like(keys, scales), values), 1)
-        heads = keys + values + 2 * scales
-        starts = heads.cumsum(0) - heads
-        return starts[:, None] + torch.cat((torch.zeros_like(keys)[:, None], sizes.cumsum(1)), 1)
+    def stream(self) -> CodeStream:
+        """Of a token's codes: the channels of its keys, head by head, and then of its values."""
+        widths = torch.cat((self.key_widths.flatten(), self.value_widths.flatten()))
+        return CodeStream(tuple(widths.tolist()))
 
     @cached_property
+    def scale_begins(self) -> Tensor:
+        """(2, num_heads), int64: first bytes of key scales and of value scales."""
+        places = torch.arange(2 * self.num_heads).view(-1, 2).T
+        return self.stream.nbytes + _SCALE_NBYTES * places
+
+    @property
     def page_nbytes(self) -> int:
         """Bytes of one page, all heads."""
-        scales = 2 * _SCALE_BYTES * self.num_heads if self.token_scales else 0
-        return int(self.key_widths.long().sum() + self.value_widths.long().sum()) * 8 + scales
+        scales = 2 * self.num_heads * _SCALE_NBYTES if self.token_scales else 0
+        return self.stream.nbytes + scales
 
     def pack(
         self,
@@ -126,7 +124,7 @@ class Packing:
 
         Args:
             key_codes: (num_pages, num_heads, 16, head_dim), uint8, below 2 ** width.
-            value_codes: (num_pages, num_heads, head_dim, 16), uint8: channel by channel.
+            value_codes: the same shape.
             key_scales: (num_pages, num_heads, 16), float16; None where tokens have no scales.
             value_scales: the same shape.
 
@@ -139,24 +137,12 @@ class Packing:
         if {key_scales is None, value_scales is None} != {not self.token_scales}:
             wanted = "keys' and values'" if self.token_scales else "no"
             raise ValueError(f"Pages of this packing have {wanted} scales.")
-        records = torch.empty(
-            (key_codes.shape[0], self.page_nbytes), dtype=torch.uint8, device=key_codes.device
-        )
-        for run in self._runs:
-            if run.section == 0:
-                codes = key_codes[:, run.heads, :, run.channels]
-                tiles = torch.unflatten(codes, -1, (-1, GROUP_CHANNELS))
-                elements = tiles.transpose(2, 3).flatten(-2)
-            else:
-                codes = value_codes[:, run.heads, run.channels]
-                elements = torch.unflatten(codes, 2, (-1, GROUP_CHANNELS)).flatten(-2)
-            run.of(records).copy_(_pack_planes(elements, run.width).flatten(2))
-        for section, scales in ((1, key_scales), (3, value_scales)):
-            if scales is not None:
-                for head, begin in enumerate(self.sections[:, section].tolist()):
-                    flat = scales[:, head].contiguous().view(torch.uint8)
-                    records[:, begin : begin + _SCALE_BYTES] = flat
-        return records
+        codes = torch.stack((key_codes, value_codes), 1).permute(0, 3, 1, 2, 4).flatten(2)
+        packed = self.stream.pack(codes)
+        if key_scales is None or value_scales is None:
+            return packed
+        scales = torch.stack((key_scales, value_scales), 2).flatten(1)
+        return torch.cat((packed, scales.view(torch.uint8)), 1)
 
     @cached_property
     def slots_below(self) -> Tensor:
@@ -168,70 +154,36 @@ class Packing:
 
     def unpack(self, records: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """What `pack` was given; codes of groups without bits are 0."""
-        pages, heads = records.shape[0], self.num_heads
-        # Four channels of a token are moved as one number.
-        words = torch.zeros(
-            (pages, heads, PAGE_TOKENS, self.head_dim // GROUP_CHANNELS),
-            dtype=torch.int32, device=records.device,
-        )  # fmt: skip
-        values = torch.zeros(
-            (pages, heads, self.head_dim, PAGE_TOKENS), dtype=torch.uint8, device=records.device
+        keys, values = (
+            windows >> _state_bits(widths).to(records.device)
+            for windows, widths in zip(
+                self.windows(records), (self.key_widths, self.value_widths), strict=True
+            )
         )
-        for run in self._runs:
-            packed = torch.unflatten(run.of(records), -1, (-1, run.width * 8))
-            elements = _unpack_planes(packed, run.width)
-            if run.section == 0:
-                groups = slice(
-                    run.channels.start // GROUP_CHANNELS, run.channels.stop // GROUP_CHANNELS
-                )
-                words[:, run.heads, :, groups] = elements.view(torch.int32).transpose(2, 3)
-            else:
-                tiles = torch.unflatten(elements, -1, (GROUP_CHANNELS, PAGE_TOKENS))
-                values[:, run.heads, run.channels] = tiles.flatten(2, 3)
-        keys = words.view(torch.uint8)
         if not self.token_scales:
             return keys, values, None, None
-        return keys, values, self._scales(records, 1), self._scales(records, 3)
+        return keys, values, *self.scales(records)
 
-    def _scales(self, records: Tensor, section: int) -> Tensor:
-        begins = self.sections[:, section].tolist()
-        parts = [records[:, begin : begin + _SCALE_BYTES] for begin in begins]
-        return torch.stack(parts, 1).view(torch.float16)
+    def windows(self, records: Tensor) -> tuple[Tensor, Tensor]:
+        """Codes of keys and of values with the state before them: see `CodeStream.windows`.
 
-    @cached_property
-    def _runs(self) -> list[_Run]:
-        """Neighbouring groups of equal width in neighbouring heads of equal layout."""
-        runs: list[_Run] = []
-        keys, values = self.key_widths.tolist(), self.value_widths.tolist()
-        sections = self.sections.tolist()
-        scales = _SCALE_BYTES if self.token_scales else 0
-        first_head = 0
-        while first_head < self.num_heads:
-            last_head = first_head + 1
-            while (
-                last_head < self.num_heads
-                and keys[last_head] == keys[first_head]
-                and values[last_head] == values[first_head]
-            ):
-                last_head += 1
-            heads = slice(first_head, last_head)
-            head_begin = sections[first_head][0]
-            head_nbytes = sections[first_head][3] - head_begin + scales
-            for section, row in ((0, keys[first_head]), (2, values[first_head])):
-                begin, first = sections[first_head][section] - head_begin, 0
-                for last in range(1, len(row) + 1):
-                    if last < len(row) and row[last] == row[first]:
-                        continue
-                    nbytes = (last - first) * row[first] * 8
-                    if nbytes:
-                        channels = slice(first * GROUP_CHANNELS, last * GROUP_CHANNELS)
-                        runs.append(
-                            _Run(section, heads, channels, row[first], head_begin,
-                                 head_nbytes, slice(begin, begin + nbytes))
-                        )  # fmt: skip
-                    begin, first = begin + nbytes, last
-            first_head = last_head
-        return runs
+        Args:
+            records: (num_pages, page_nbytes), uint8.
+
+        Returns:
+            Two of (num_pages, num_heads, 16, head_dim), uint8.
+        """
+        windows = self.stream.windows(records[:, : self.stream.nbytes])
+        by_head = torch.unflatten(windows, -1, (2, self.num_heads, self.head_dim))
+        keys, values = by_head.permute(2, 0, 3, 1, 4)
+        return keys, values
+
+    def scales(self, records: Tensor) -> tuple[Tensor, Tensor]:
+        """Scales of keys and of values: (num_pages, num_heads, 16), float16."""
+        # A copy begins at a whole number, wherever the bytes begin.
+        flat = records[:, self.stream.nbytes :].clone(memory_format=torch.contiguous_format)
+        by_head = flat.view(torch.float16).view(-1, self.num_heads, 2, PAGE_TOKENS)
+        return by_head[:, :, 0], by_head[:, :, 1]
 
 
 @lru_cache(maxsize=256)
@@ -240,85 +192,29 @@ def _slots_below(
     token_scales: bool,
 ) -> Tensor:  # fmt: skip
     """`Packing.slots_below`; most layers of a model are packed alike, and share it."""
-    largest_codes = [
-        (2 ** torch.tensor(widths) - 1).to(torch.uint8).repeat_interleave(GROUP_CHANNELS, 1)
-        for widths in (key_widths, value_widths)
-    ]
     below = torch.arange(PAGE_TOKENS) < torch.arange(PAGE_TOKENS + 1)[:, None]
-    heads, scales = len(key_widths), None
-    if token_scales:
-        all_ones = below.to(torch.int16).neg().view(torch.float16)
-        scales = all_ones[:, None].expand(-1, heads, -1)
     packing = Packing(
         torch.tensor(key_widths, dtype=torch.uint8),
         torch.tensor(value_widths, dtype=torch.uint8),
         token_scales,
     )
-    return packing.pack(
-        largest_codes[0][None, :, None] * below[:, None, :, None],
-        largest_codes[1][None, :, :, None] * below[:, None, None],
-        scales,
-        scales,
+    scales = None
+    if token_scales:
+        all_ones = below.to(torch.int16).neg().view(torch.float16)
+        scales = all_ones[:, None].expand(-1, packing.num_heads, -1)
+    keys, values = (
+        _largest_codes(widths)[:, None] * below[:, None, :, None]
+        for widths in (packing.key_widths, packing.value_widths)
     )
+    return packing.pack(keys, values, scales, scales)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Codes of one width that lie together in each of some heads."""
-
-    section: int
-    heads: slice
-    channels: slice
-    width: int
-    begin: int
-    head_nbytes: int
-    bytes: slice
-
-    def of(self, records: Tensor) -> Tensor:
-        """The run's bytes: a view, (num_pages, heads, nbytes)."""
-        num_heads = self.heads.stop - self.heads.start
-        heads = records[:, self.begin : self.begin + num_heads * self.head_nbytes]
-        return torch.unflatten(heads, 1, (num_heads, self.head_nbytes))[:, :, self.bytes]
+def _state_bits(widths: Tensor) -> Tensor:
+    """(num_heads, 1, head_dim), uint8: bits that a window has below the code."""
+    bits = torch.where(widths <= NARROW_WIDTHS[-1], STATE_BITS, 0).to(torch.uint8)
+    return bits.repeat_interleave(GROUP_CHANNELS, 1)[:, None]
 
 
-def _pack_planes(elements: Tensor, width: int) -> Tensor:
-    """(..., 64) codes as (..., 8 * width) bytes."""
-    planes, shift = [], width
-    for bits in PLANES[width]:
-        shift -= bits
-        plane = (elements >> shift) & (2**bits - 1)
-        planes.append(plane if bits == 8 else _pack_plane(plane, bits))
-    return torch.cat(planes, -1)
-
-
-def _pack_plane(plane: Tensor, bits: int) -> Tensor:
-    if bits == 1:
-        shifts = torch.arange(8, device=plane.device).byte()
-        octets = torch.unflatten(plane, -1, (8, 8)) << shifts
-        return octets.sum(-1).to(torch.uint8)
-    parts = torch.unflatten(plane, -1, (8 // bits, -1))
-    shifts = (torch.arange(8 // bits, device=plane.device) * bits).byte()
-    return (parts << shifts[:, None]).sum(-2).to(torch.uint8)
-
-
-def _unpack_planes(packed: Tensor, width: int) -> Tensor:
-    """(..., 8 * width) bytes as (..., 64) codes, in memory of their own."""
-    if width == MAX_WIDTH:
-        # A copy also of what is contiguous: records may lie at an odd address.
-        return packed.clone(memory_format=torch.contiguous_format)
-    codes, begin, shift = None, 0, width
-    for bits in PLANES[width]:
-        shift -= bits
-        plane = _unpack_plane(packed[..., begin : begin + 8 * bits], bits)
-        begin += 8 * bits
-        codes = plane << shift if codes is None else codes | (plane << shift)
-    assert codes is not None
-    return codes
-
-
-def _unpack_plane(packed: Tensor, bits: int) -> Tensor:
-    if bits == 1:
-        shifts = torch.arange(8, device=packed.device).byte()
-        return ((packed[..., None] >> shifts) & 1).flatten(-2)
-    parts = [(packed >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
-    return torch.cat(parts, -1)
+def _largest_codes(widths: Tensor) -> Tensor:
+    """(num_heads, head_dim), uint8: all bits of each channel."""
+    return ((1 << widths.long()) - 1).to(torch.uint8).repeat_interleave(GROUP_CHANNELS, 1)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 
 PAGES_PER_STRETCH = 4
 STRETCH_TOKENS = PAGES_PER_STRETCH * PAGE_TOKENS

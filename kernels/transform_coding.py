@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from agentmem.kernels.codebook import UNIFORM_WIDTHS, Codebook
-from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH
+from agentmem.kernels.code_stream import GROUP_CHANNELS, MAX_WIDTH, WORD_WIDTHS
+from agentmem.kernels.codebook import UNIFORM_WIDTHS
+from agentmem.kernels.gaussian_codebook import CODEBOOK
 from agentmem.kernels.rotary import as_channels, ordered_pairs, unit_rotations
 
 STRETCH_TOKENS = 64
@@ -41,22 +42,9 @@ _SMALLEST_SHARE = 1e-12
 """Of a head's largest variance, and of the mean weight: nothing is divided by less."""
 _SMALLEST_SPREAD = 1e-6
 """Absolute: below, states are as good as constant."""
-CODEBOOK = Codebook(
-    levels={
-        1: (-127, 127),
-        2: (-127, -37, 37, 127),
-        3: (-127, -72, -40, -13, 13, 40, 72, 127),
-        4: (-127, -87, -64, -48, -35, -24, -14, -5, 5, 14, 24, 35, 48, 64, 87, 127),
-    },
-    units={
-        1: 0.006888, 2: 0.013962, 3: 0.023091, 4: 0.032547,
-        5: 4.35 / 128, 6: 5.0 / 128, 7: 5.65 / 128, 8: 6.2 / 128,
-    },
-)  # fmt: skip
-"""For channels of unit variance: least squares for a Gaussian of which 12 % is 1.8 times as wide.
-Text unlike the calibration's lies further out, and a key cut short is one that was attended to."""
-CODING_ERRORS = (1.0, 0.3973, 0.1435, 0.0454, 0.0126, 0.0061, 0.0019, 0.0006, 0.0002)
-"""Mean squared error at 0 to 8 bits, over the variance."""
+ERRORS = (1.0, 0.3973, 0.1435, 0.0454, 0.0126, 0.0061, 0.0019, 0.0006, 0.0002)
+"""By which bits are handed out: over the variance, what the best codes alone lose at 0 to 8 bits. A
+trellis loses less at 1 to 4; to count on it takes bits from the channels that need most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +124,7 @@ class HeadTransforms:
         """
         reach = torch.full((MAX_WIDTH + 1,), torch.inf)
         for width in UNIFORM_WIDTHS:
-            reach[width] = CODEBOOK.values(width)[-1]
+            reach[width] = CODEBOOK.top(width)
         by_channel = reach[widths.long().repeat_interleave(GROUP_CHANNELS, 1)]
         stretch = (_PEAK_MARGIN * self.peaks / by_channel).clamp_min(1.0)
         return replace(
@@ -196,28 +184,47 @@ def relative_cost(errors: Tensor, products: Tensor) -> float:
     return float(((errors @ shape) * errors).sum() / max(1, errors.shape[1]))
 
 
-def water_fill(importances: Sequence[Tensor], average_bits: float) -> list[Tensor]:
+def water_fill(
+    importances: Sequence[tuple[Tensor, Tensor]], average_bits: float
+) -> list[tuple[Tensor, Tensor]]:
     """Widths of groups of neighbouring channels, where the bits of a model save most.
 
+    Bits are handed out to layers in whole words of a token's stream, so that none is left empty.
+
     Args:
-        importances: of each layer's keys or values, (num_heads, head_dim); a layer may be absent,
-            and heads may differ in size.
+        importances: of each layer's keys and values, (num_heads, head_dim); layers may differ in
+            size.
         average_bits: bits a channel over everything.
 
     Returns:
         For each of `importances` (num_heads, head_dim / 4), uint8, 0 to 8.
     """
-    errors = torch.tensor(CODING_ERRORS, dtype=torch.float64)
+    errors = torch.tensor(ERRORS, dtype=torch.float64)
     saved_per_bit = errors[:-1] - errors[1:]
-    groups = [one.double().reshape(one.shape[0], -1, GROUP_CHANNELS).sum(-1) for one in importances]
-    flat = torch.cat([one.flatten() for one in groups])
-    savings = (flat[:, None] * saved_per_bit).flatten()
-    num_bits = round(average_bits * flat.numel())
-    chosen = torch.zeros(savings.shape, dtype=torch.uint8)
-    chosen[savings.argsort(descending=True, stable=True)[:num_bits]] = 1
-    widths = chosen.view(-1, len(saved_per_bit)).sum(1).to(torch.uint8)
-    parts = torch.split(widths, [one.numel() for one in groups])
-    return [part.view(one.shape) for part, one in zip(parts, groups, strict=True)]
+    order, words = [], []
+    for layer in importances:
+        groups = torch.cat([one.double().reshape(-1, GROUP_CHANNELS).sum(-1) for one in layer])
+        # Each bit of a group saves less than the one before, so that none is chosen without it.
+        savings, places = (
+            (groups[:, None] * saved_per_bit).flatten().sort(descending=True, stable=True)
+        )
+        order.append(places)
+        words.append(savings.view(-1, WORD_WIDTHS).sum(-1))
+    flat = torch.cat(words)
+    num_groups = flat.numel() * WORD_WIDTHS // MAX_WIDTH
+    chosen = torch.zeros(flat.shape, dtype=torch.uint8)
+    num_words = round(average_bits * num_groups / WORD_WIDTHS)
+    chosen[flat.argsort(descending=True, stable=True)[:num_words]] = 1
+    widths = []
+    for layer, mine, part in zip(
+        importances, order, torch.split(chosen, [len(one) for one in words]), strict=True
+    ):
+        bits = torch.zeros_like(mine, dtype=torch.uint8)
+        bits[mine] = part.repeat_interleave(WORD_WIDTHS)
+        of_groups = bits.view(-1, MAX_WIDTH).sum(-1, dtype=torch.uint8)
+        keys, values = (part.view(len(layer[0]), -1) for part in of_groups.chunk(2))
+        widths.append((keys, values))
+    return widths
 
 
 def _center_keys(layer: LayerMoments) -> tuple[Tensor, Tensor]:

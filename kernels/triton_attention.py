@@ -16,7 +16,7 @@ from torch import Tensor
 from agentmem.kernels import triton_launch
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
-from agentmem.kernels.triton_codes import code_words, levels_of, value_tile
+from agentmem.kernels.triton_codes import code_bits, levels_of, value_tile
 from agentmem.kernels.triton_launch import jit, next_power_of_2, num_processors
 from agentmem.kernels.triton_layer import layer_tables
 from agentmem.kernels.triton_logits import (
@@ -52,8 +52,8 @@ def _attend_kernel(
     num_phases: tl.tensor, num_members: tl.tensor, groups_stride: tl.tensor,
     stretches_per_split: tl.tensor,
     HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
-    LANES: tl.constexpr, PAGES: tl.constexpr, KEY_PLANES: tl.constexpr,
-    VALUE_PLANES: tl.constexpr,
+    LANES: tl.constexpr, PAGES: tl.constexpr, KEY_WIDTH: tl.constexpr,
+    VALUE_WIDTH: tl.constexpr,
     SCALED: tl.constexpr, CENTERED: tl.constexpr, CAPPED: tl.constexpr,
 ) -> None:  # fmt: skip
     """One part: outputs (splits, H, R, D) of weighted levels, log_sum_exp (splits, H, R)."""
@@ -109,7 +109,7 @@ def _attend_kernel(
                     asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, key_groups, begin,
                     start, first_slot, end_slot, page, member == one, lengths, low, high, factor,
                     center_factor,
-                    softcap, GROUPS, PAGES, KEY_PLANES, SCALED, CENTERED, CAPPED,
+                    softcap, GROUPS, PAGES, KEY_WIDTH, SCALED, CENTERED, CAPPED,
                 )  # fmt: skip
                 raised = tl.maximum(maximum, tl.max(logits, 1))
                 weights = tl.exp(logits - raised[:, None])
@@ -118,8 +118,8 @@ def _attend_kernel(
                 maximum = raised
 
                 value_groups = tl.load(value_groups_ptr + one * groups_stride)
-                words = code_words(pages_ptr, begin, value_groups, page >= 0, VALUE_PLANES)
-                levels = levels_of(words, value_groups, value_levels_ptr, VALUE_PLANES)
+                bits = code_bits(pages_ptr, begin, value_groups, page >= 0, VALUE_WIDTH)
+                levels = levels_of(bits, value_groups, value_levels_ptr, VALUE_WIDTH)
                 values = value_tile(levels, GROUPS, PAGES)
                 if SCALED:
                     scales = token_scales(value_scales_ptr, begin, page, PAGES)
@@ -217,7 +217,7 @@ def attend(
         },
         {
             **constants,
-            "VALUE_PLANES": tables.values.planes,
+            "VALUE_WIDTH": tables.values.width,
         },
         num_warps=4,
         max_registers=max_registers(tables, constants["LANES"]),

@@ -23,7 +23,7 @@ from torch import Tensor
 from agentmem.kernels import triton_launch
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.page_table import PageTable
-from agentmem.kernels.triton_codes import code_words, key_tile, levels_of
+from agentmem.kernels.triton_codes import code_bits, key_tile, levels_of
 from agentmem.kernels.triton_launch import jit
 from agentmem.kernels.triton_layer import layer_tables
 from agentmem.kernels.triton_logits import (
@@ -67,7 +67,7 @@ def _page_bounds_kernel(
     pages_ptr: tl.tensor, scales_ptr: tl.tensor, groups_ptr: tl.tensor,
     scale_begins_ptr: tl.tensor, levels_ptr: tl.tensor, weights_ptr: tl.tensor,
     slots_ptr: tl.tensor, middles_ptr: tl.tensor, sizes_ptr: tl.tensor, page_words: tl.tensor,
-    BLOCK_DIM: tl.constexpr, PLANES: tl.constexpr, SCALED: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, WIDTH: tl.constexpr, SCALED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Middle and radius of one page and head. Grid: (pages, H)."""
     GROUPS: tl.constexpr = BLOCK_DIM // 4
@@ -76,8 +76,8 @@ def _page_bounds_kernel(
     begin = page * page_words
     channel, token = tl.arange(0, BLOCK_DIM), tl.arange(0, 16)
     groups = tl.load(groups_ptr + head * GROUPS + tl.arange(0, GROUPS))
-    words = code_words(pages_ptr, begin, groups, page >= 0, PLANES)
-    keys = key_tile(levels_of(words, groups, levels_ptr, PLANES), GROUPS, 16).to(tl.float32)
+    bits = code_bits(pages_ptr, begin, groups, page >= 0, WIDTH)
+    keys = key_tile(levels_of(bits, groups, levels_ptr, WIDTH), GROUPS, 1).to(tl.float32)
     filled = ((tl.load(slots_ptr + tl.program_id(0)) >> token) & 1 > 0)[None, :]
     if SCALED:
         scales = token_scales(scales_ptr + tl.load(scale_begins_ptr + head), begin, page, 1)
@@ -194,7 +194,7 @@ def page_bounds(pages: Tensor, slots: Tensor, layer: PackedLayer) -> PageBounds:
         },
         {
             "BLOCK_DIM": tables.block_dim,
-            "PLANES": tables.keys.planes,
+            "WIDTH": tables.keys.width,
             "SCALED": tables.token_scales,
         },
         num_warps=4,

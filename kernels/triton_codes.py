@@ -1,96 +1,130 @@
-"""What Triton kernels share to read packed codes: a word of four codes at a time.
+"""What Triton kernels share to read packed codes: the four codes of a group at a time.
 
-A group of a page holds 64 codes e[0..63]; code word i is e[4i .. 4i + 3], one a byte: for keys the
-four channels of token i, for values four tokens of channel i // 4. Every plane of a width gives its
-bits of a code word with one load, one shift and one mask, and the planes of a width are the binary
-digits of it, so that a lane has plane p exactly where `width & p`, and takes p more bits there:
-
-    plane 8: word i                        plane 2: word i % 4, shifted by 2 * (i // 4)
-    plane 4: word i % 8, by 4 * (i // 8)   plane 1: word i // 8, by 4 * (i % 8), one bit a code
-
-See packing.py for the bytes. Knows nothing of what codes mean.
+A group's codes, and the four bits of the stream before them where they are narrow, never span more
+than two words: two loads and a shift bring them to the bottom of one. Where each group begins is in
+a table (`group_entry`), which is read anew with every tile. See code_stream.py for the bits.
 """
 
 from __future__ import annotations
 
+import torch
 import triton.language as tl
+from torch import Tensor
 
+from agentmem.kernels.code_stream import (
+    GROUP_CHANNELS,
+    NARROW_WIDTHS,
+    PAGE_TOKENS,
+    STATE_BITS,
+    WORD_BITS,
+)
 from agentmem.kernels.triton_launch import jit
+
+NUM_LEVELS = 1024
+"""Of the table of levels: those of a narrow width begin at 16 << width, of a wide one at 512 plus
+2 ** width."""
+
+
+def first_level(width: int) -> int:
+    """Where the levels of a width begin in a table of levels, by window."""
+    return 1 << (width + STATE_BITS) if width <= NARROW_WIDTHS[-1] else 512 + (1 << width)
+
+
+def group_entries(widths: Tensor, first_bits: Tensor) -> Tensor:
+    """What `code_bits` must know of each group.
+
+    Args:
+        widths: (H, G), int64: bits a code.
+        first_bits: (H, G), int64: where each group's first code begins in the stream.
+
+    Returns:
+        (H, G), int64: from the lowest bit on the width (4 bits), the shift over 4 (3 bits), whether
+        there is a lower word and whether a higher one (1 bit each), and the lower word's place in a
+        page over 8, which may be below 0 where there is none.
+    """
+    state = torch.where(widths <= NARROW_WIDTHS[-1], STATE_BITS, 0)
+    begins = first_bits - state
+    # Rounded down: the state of a stream's first code lies in a word before it, which there is not.
+    index, shift = begins >> 5, begins & (WORD_BITS - 1)
+    has_low = (widths > 0) & (begins >= 0)
+    has_high = (widths > 0) & (shift + state + GROUP_CHANNELS * widths > WORD_BITS)
+    places = index * PAGE_TOKENS
+    flags = has_low.long() << 7 | has_high.long() << 8
+    return widths | (shift // 4) << 4 | flags | (places // 8) << 9
 
 
 @jit
-def code_words(
+def code_bits(
     pages_ptr: tl.tensor, begin: tl.tensor, groups: tl.tensor, there: tl.tensor,
-    PLANES: tl.constexpr,
+    WIDTH: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Code words of groups, each code behind a 1: code + 2 ** width; those of width 8 bare.
+    """Each group's codes, lowest channel first, behind the state of the first where it is narrow.
 
     Args:
         pages_ptr: int32, the arena.
         begin: (pages,), int64, first word of each page.
-        groups: (groups,), int32: first word of each group in a page, times 16, plus its width.
+        groups: (groups,), int32, of `group_entries`.
         there: (pages,), bool: pages to read.
-        PLANES: every plane that some width has, or-ed.
+        WIDTH: of all groups; 0: they differ.
 
     Returns:
-        (groups, pages, 16), int32; as if all codes were 0 where there is no page.
+        (groups, pages, 16), uint32; what lies above a group's codes is anything. 0 where there is
+        no page, or no bit.
     """
-    word = tl.arange(0, 16)[None, None, :]
-    widths = (groups & 15)[:, None, None]
-    first = pages_ptr + begin[None, :, None] + (groups >> 4)[:, None, None]
+    # Counted in eights, so that a compiler sees that four tokens may be read at once.
+    place = ((groups >> 9) * 8)[:, None, None] + tl.arange(0, 16)[None, None, :]
+    low_ptr = pages_ptr + begin[None, :, None] + place
     there = there[None, :, None]
-    codes = tl.zeros(first.shape, tl.int32) + word * 0 + 0x01010101
-    if PLANES & 8:
-        plane = tl.load(first + word, mask=there & ((widths & 8) != 0), other=0)
-        codes = tl.where((widths & 8) != 0, plane, codes)
-    if PLANES & 4:
-        plane = tl.load(first + word % 8, mask=there & ((widths & 4) != 0), other=0)
-        codes = (codes << (widths & 4)) | ((plane >> (word // 8 * 4)) & 0x0F0F0F0F)
-    if PLANES & 2:
-        begin = first + (widths & 4) * 2
-        plane = tl.load(begin + word % 4, mask=there & ((widths & 2) != 0), other=0)
-        codes = (codes << (widths & 2)) | ((plane >> (word // 4 * 2)) & 0x03030303)
-    if PLANES & 1:
-        begin = first + (widths & 6) * 2
-        plane = tl.load(begin + word // 8, mask=there & ((widths & 1) != 0), other=0)
-        # Four bits become one a byte: the product puts bit b at 8 * b, and more that is masked.
-        bits = (((plane >> (word % 8 * 4)) & 15) * 0x00204081) & 0x01010101
-        codes = (codes << (widths & 1)) | bits
-    return codes
+    has_low = ((groups & 128) != 0)[:, None, None]
+    bits = tl.load(low_ptr, mask=there & has_low, other=0).to(tl.uint32, bitcast=True)
+    # Four codes of eight bits are a word.
+    if WIDTH != 8:
+        has_high = ((groups & 256) != 0)[:, None, None]
+        high = tl.load(low_ptr + 16, mask=there & has_high, other=0).to(tl.uint32, bitcast=True)
+        shift = ((groups >> 2) & 28)[:, None, None]
+        # In two steps: a shift by all 32 bits is undefined.
+        bits = (bits >> shift) | ((high << 1) << (31 - shift))
+    return bits
 
 
 @jit
 def levels_of(
-    codes: tl.tensor, groups: tl.tensor, levels_ptr: tl.tensor, PLANES: tl.constexpr
+    bits: tl.tensor, groups: tl.tensor, levels_ptr: tl.tensor, WIDTH: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """Integer levels of code words.
+    """Integer levels of each group's four codes.
 
     Args:
-        codes: (groups, pages, 16), int32, of `code_words`.
-        groups: (groups,), int32, as `code_words` takes them.
-        levels_ptr: (256,), float16: levels of narrower codes at 2 ** width + code.
+        bits: (groups, pages, 16), uint32, of `code_bits`.
+        groups: (groups,), int32, as `code_bits` takes them.
+        levels_ptr: (1024,), float16: level of each window of a width, from `first_level` on.
+        WIDTH: of all groups; 0: they differ.
 
     Returns:
         (groups, pages, 16, 4), float16: exact, being integers in [-128, 127].
     """
-    byte = tl.arange(0, 4)[None, None, None, :]
-    code = (codes[:, :, :, None] >> (byte * 8)) & 255
-    if PLANES == 8:
-        return (code - 128).to(tl.float16)
-    levels = tl.load(levels_ptr + code)
-    if PLANES & 8:
-        return tl.where((groups & 8)[:, None, None, None] != 0, (code - 128).to(tl.float16), levels)
-    return levels
+    channel = tl.arange(0, 4)[None, None, None, :]
+    if WIDTH == 0:
+        widths = groups & 15
+        narrow = widths <= 4
+        sizes = tl.where(narrow, 16, 1) << widths
+        firsts = (sizes + tl.where(narrow, 0, 512))[:, None, None, None]
+        windows = bits[:, :, :, None] >> (widths[:, None, None, None] * channel)
+        windows = windows.to(tl.int32, bitcast=True) & (sizes - 1)[:, None, None, None]
+        return tl.load(levels_ptr + firsts + windows)
+    windows = (bits[:, :, :, None] >> (WIDTH * channel)).to(tl.int32, bitcast=True)
+    if WIDTH <= 4:
+        return tl.load(levels_ptr + (16 << WIDTH) + (windows & ((16 << WIDTH) - 1)))
+    code = (windows & ((1 << WIDTH) - 1)) << (8 - WIDTH)
+    return (code + ((1 << (8 - WIDTH)) // 2 - 128)).to(tl.float16)
 
 
 @jit
-def key_tile(levels: tl.tensor, GROUPS: tl.constexpr, SLOTS: tl.constexpr) -> tl.tensor:
-    """(groups, pages, 16 tokens, 4 channels) as (channels, SLOTS)."""
-    return tl.reshape(tl.permute(levels, (0, 3, 1, 2)), (GROUPS * 4, SLOTS))
+def key_tile(levels: tl.tensor, GROUPS: tl.constexpr, PAGES: tl.constexpr) -> tl.tensor:
+    """(groups, pages, 16 tokens, 4 channels) as (channels, slots)."""
+    return tl.reshape(tl.permute(levels, (0, 3, 1, 2)), (GROUPS * 4, PAGES * 16))
 
 
 @jit
 def value_tile(levels: tl.tensor, GROUPS: tl.constexpr, PAGES: tl.constexpr) -> tl.tensor:
-    """(groups, pages, 4 channels x 4 quads, 4 tokens) as (slots, channels)."""
-    by_channel = tl.reshape(levels, (GROUPS, PAGES, 4, 16))
-    return tl.reshape(tl.permute(by_channel, (1, 3, 0, 2)), (PAGES * 16, GROUPS * 4))
+    """(groups, pages, 16 tokens, 4 channels) as (slots, channels)."""
+    return tl.reshape(tl.permute(levels, (1, 2, 0, 3)), (PAGES * 16, GROUPS * 4))

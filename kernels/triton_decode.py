@@ -11,7 +11,7 @@ from torch import Tensor
 
 from agentmem.kernels import triton_launch
 from agentmem.kernels.packed import PackedLayer, times_by_head
-from agentmem.kernels.triton_codes import code_words, key_tile, levels_of, value_tile
+from agentmem.kernels.triton_codes import code_bits, levels_of, value_tile
 from agentmem.kernels.triton_launch import jit
 from agentmem.kernels.triton_layer import layer_tables
 from agentmem.kernels.triton_logits import token_scales
@@ -21,8 +21,8 @@ from agentmem.kernels.triton_logits import token_scales
 def _decode_kernel(
     records_ptr: tl.tensor, record_scales_ptr: tl.tensor, groups_ptr: tl.tensor,
     scale_begins_ptr: tl.tensor, levels_ptr: tl.tensor, units_ptr: tl.tensor, states_ptr: tl.tensor,
-    page_words: tl.tensor, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, PLANES: tl.constexpr,
-    SCALED: tl.constexpr, VALUES: tl.constexpr,
+    page_words: tl.tensor, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, WIDTH: tl.constexpr,
+    SCALED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Coded keys or values (N, H, 16, D), float32, of one page and head. Grid: (N, H)."""
     GROUPS: tl.constexpr = BLOCK_DIM // 4
@@ -31,12 +31,8 @@ def _decode_kernel(
     begin = page * page_words
     token, channel, group = tl.arange(0, 16), tl.arange(0, BLOCK_DIM), tl.arange(0, GROUPS)
     groups = tl.load(groups_ptr + head * GROUPS + group)
-    words = code_words(records_ptr, begin, groups, page >= 0, PLANES)
-    levels = levels_of(words, groups, levels_ptr, PLANES)
-    if VALUES:
-        tile = value_tile(levels, GROUPS, 1)
-    else:
-        tile = tl.trans(key_tile(levels, GROUPS, 16))
+    bits = code_bits(records_ptr, begin, groups, page >= 0, WIDTH)
+    tile = value_tile(levels_of(bits, groups, levels_ptr, WIDTH), GROUPS, 1)
     units = tl.load(units_ptr + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0)
     states = tile.to(tl.float32) * units[None, :]
     if SCALED:
@@ -71,9 +67,8 @@ def decode(pages: Tensor, phases: Tensor, layer: PackedLayer) -> tuple[Tensor, T
             {
                 "HEAD_DIM": tables.head_dim,
                 "BLOCK_DIM": tables.block_dim,
-                "PLANES": part.planes,
+                "WIDTH": part.width,
                 "SCALED": tables.token_scales,
-                "VALUES": part is tables.values,
             },
             num_warps=4,
         )

@@ -1,8 +1,9 @@
-"""Encode pages in Triton: token scales, nearest codes, planes. One program a page and head.
+"""Encode pages in Triton: token scales, codes, streams of bits. One program a page and head.
 
 States are brought into the frame they are coded in by PyTorch's matrix product; what follows equals
 `packed.encode` code for code, as long as both see the same bits. Divisions are rounded correctly
-and nothing is fused, so that no code at a border differs.
+and nothing is fused, so that no code at a border differs. A trellis' codes are found by
+triton_trellis.py between the other two steps.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import triton.language as tl
 from torch import Tensor
 
 from agentmem.kernels import triton_launch
-from agentmem.kernels.packed import PackedLayer, times_by_head
+from agentmem.kernels.code_stream import GROUP_CHANNELS, PAGE_TOKENS
+from agentmem.kernels.packed import NOT_FINITE, PackedLayer, times_by_head
+from agentmem.kernels.trellis import state_after
 from agentmem.kernels.triton_launch import jit
-from agentmem.kernels.triton_layer import Coded, layer_tables
+from agentmem.kernels.triton_layer import Coded, LayerTables, layer_tables
+from agentmem.kernels.triton_trellis import nearest_codes, path_codes
 
 _NOT_FINITE = 1
 _TOO_LARGE = 2
@@ -22,67 +26,25 @@ _LARGEST_SCALE = torch.finfo(torch.float16).max
 
 
 @jit
-def _folded(words: tl.tensor, BITS: tl.constexpr) -> tl.tensor:
-    """(..., 2): the second shifted by BITS and or-ed to the first."""
-    low, high = tl.split(words)
-    return low | (high << BITS)
-
-
-@jit
-def _store_plane(
-    words: tl.tensor, begin: tl.tensor, has: tl.tensor, COUNT: tl.constexpr
+def _quantize_kernel(
+    states_ptr: tl.tensor, record_scales_ptr: tl.tensor, scale_begins_ptr: tl.tensor,
+    groups_ptr: tl.tensor, borders_ptr: tl.tensor, codes_ptr: tl.tensor, faults_ptr: tl.tensor,
+    top: tl.tensor, page_words: tl.tensor, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    STEPS: tl.constexpr, SCALED: tl.constexpr, MEAN: tl.constexpr, TRELLIS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """(COUNT, groups) words from each group's `begin` (groups,) on, where a group has the plane."""
-    place = begin[None, :] + tl.arange(0, COUNT)[:, None]
-    tl.store(place, words, mask=has[None, :] & (tl.arange(0, COUNT)[:, None] >= 0))
+    """Faults, scales and, but for a trellis, codes of keys or values of one page and head.
 
-
-@jit
-def _store_codes(
-    words: tl.tensor, first: tl.tensor, widths: tl.tensor, GROUPS: tl.constexpr,
-    PLANES: tl.constexpr,
-) -> None:  # fmt: skip
-    """Pack (16, groups) code words, four codes each; the inverse of `triton_codes.code_words`."""
-    if PLANES & 8:
-        _store_plane(words, first, (widths & 8) != 0, 16)
-    if PLANES & 4:
-        plane = (words >> (widths & 3)[None, :]) & 0x0F0F0F0F
-        pairs = tl.permute(tl.reshape(plane, (2, 8, GROUPS)), (1, 2, 0))
-        _store_plane(_folded(pairs, 4), first, (widths & 4) != 0, 8)
-    if PLANES & 2:
-        plane = (words >> (widths & 1)[None, :]) & 0x03030303
-        fours = tl.permute(tl.reshape(plane, (2, 2, 4, GROUPS)), (2, 3, 0, 1))
-        _store_plane(_folded(_folded(fours, 2), 4), first + (widths & 4) * 2, (widths & 2) != 0, 4)
-    if PLANES & 1:
-        # One bit a byte becomes four bits: the product gathers bit 8 * b at 24 + b.
-        plane = (((words & 0x01010101) * 0x01020408) >> 24) & 15
-        eights = tl.permute(tl.reshape(plane, (2, 2, 2, 2, GROUPS)), (0, 4, 1, 2, 3))
-        _store_plane(
-            _folded(_folded(_folded(eights, 4), 8), 16), first + (widths & 6) * 2,
-            (widths & 1) != 0, 2,
-        )  # fmt: skip
-
-
-@jit
-def _encode_kernel(
-    states_ptr: tl.tensor, records_ptr: tl.tensor, record_scales_ptr: tl.tensor,
-    groups_ptr: tl.tensor, scale_begins_ptr: tl.tensor, borders_ptr: tl.tensor,
-    faults_ptr: tl.tensor, top: tl.tensor, page_words: tl.tensor, HEAD_DIM: tl.constexpr,
-    BLOCK_DIM: tl.constexpr, PLANES: tl.constexpr, STEPS: tl.constexpr, SCALED: tl.constexpr,
-    MEAN: tl.constexpr, VALUES: tl.constexpr,
-) -> None:  # fmt: skip
-    """Keys or values (N, H, 16, D), float32, of one page and head. Grid: (N, H)."""
-    GROUPS: tl.constexpr = BLOCK_DIM // 4
+    States are (N, H, 16, D), float32; codes (N, H, D, 16), uint8. Grid: (N, H).
+    """
     page, head, num_heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     program = page.to(tl.int64) * num_heads + head
     token, channel = tl.arange(0, 16), tl.arange(0, BLOCK_DIM)
-    group = tl.arange(0, GROUPS)
+    inside = (channel < HEAD_DIM)[None, :]
     place = states_ptr + (program * 16 + token[:, None]) * HEAD_DIM + channel[None, :]
-    states = tl.load(place, mask=(channel < HEAD_DIM)[None, :], other=0.0)
+    states = tl.load(place, mask=inside, other=0.0)
     # NaN and infinities are what is not below infinity.
     unfit = tl.where(tl.abs(states) < float("inf"), 0, 1)
     fault = tl.max(tl.max(unfit, 1), 0)
-    record_scales_ptr += page.to(tl.int64) * page_words * 2 + tl.load(scale_begins_ptr + head)
     if SCALED:
         if MEAN:
             sizes = tl.div_rn(tl.sum(tl.abs(states), 1), tl.full((16,), HEAD_DIM, tl.float32))
@@ -94,28 +56,39 @@ def _encode_kernel(
         # The bit pattern of a non-negative float16 plus one is the next larger one.
         raised = (scales.to(tl.int16, bitcast=True) + 1).to(tl.float16, bitcast=True)
         scales = tl.where(scales.to(tl.float32) < exact, raised, scales)
+        record_scales_ptr += page.to(tl.int64) * page_words * 2 + tl.load(scale_begins_ptr + head)
         tl.store(record_scales_ptr + token, scales)
         divisors = tl.where(scales == 0.0, 1.0, scales.to(tl.float32))
         states = tl.div_rn(states, divisors[:, None] + tl.zeros((16, BLOCK_DIM), tl.float32))
     tl.store(faults_ptr + program, fault)
+    if not TRELLIS:
+        widths = tl.load(groups_ptr + head * (BLOCK_DIM // 4) + channel // 4) & 15
+        codes = nearest_codes(states, borders_ptr + widths[None, :] * 256, STEPS)
+        target = codes_ptr + (program * HEAD_DIM + channel[None, :]) * 16 + token[:, None]
+        tl.store(target, codes.to(tl.uint8), mask=inside)
 
-    groups = tl.load(groups_ptr + head * GROUPS + group)
-    widths, first = groups & 15, groups >> 4
-    of_channel = tl.load(groups_ptr + head * GROUPS + channel // 4) & 15
-    borders_ptr += of_channel[None, :] * 256
-    codes = tl.zeros((16, BLOCK_DIM), tl.int32)
-    for step in tl.static_range(STEPS):
-        half = 1 << (STEPS - 1 - step)
-        border = tl.load(borders_ptr + codes + (half - 1))
-        codes = tl.where(states > border, codes + half, codes)
-    if VALUES:
-        quads = tl.permute(tl.reshape(codes, (4, 2, 2, GROUPS, 4)), (4, 0, 3, 1, 2))
-        words = _folded(_folded(quads, 8), 16)
-    else:
-        words = _folded(_folded(tl.reshape(codes, (16, GROUPS, 2, 2)), 8), 16)
-    words = tl.reshape(words, (16, GROUPS))
-    begin = records_ptr + page.to(tl.int64) * page_words + first
-    _store_codes(words, begin, widths, GROUPS, PLANES)
+
+@jit
+def _pack_kernel(
+    codes_ptr: tl.tensor, records_ptr: tl.tensor, parts_ptr: tl.tensor, page_words: tl.tensor,
+    num_pages: tl.tensor, num_channels: tl.tensor,
+) -> None:  # fmt: skip
+    """A word of the streams of one page's codes (2, N, H * D, 16), uint8. Grid: (N, words)."""
+    page, word = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token = tl.arange(0, 16)
+    parts = tl.load(parts_ptr + word * 32 + tl.arange(0, 32))
+    channel, shift = parts >> 6, (parts & 63) - 8
+    side = tl.where(channel < num_channels, 0, 1)
+    place = (side * num_pages + page) * num_channels + channel - side * num_channels
+    codes = tl.load(
+        codes_ptr + place[:, None] * 16 + token[None, :], mask=(parts >= 0)[:, None], other=0
+    ).to(tl.uint32)
+    higher = codes << tl.maximum(shift, 0)[:, None]
+    # A code that began in the word before.
+    bits = tl.where((shift >= 0)[:, None], higher, codes >> tl.maximum(-shift, 0)[:, None])
+    # No two codes have a bit in common: their sum is their or.
+    whole = tl.sum(bits.to(tl.int32, bitcast=True), 0)
+    tl.store(records_ptr + page * page_words + word * 16 + token, whole)
 
 
 def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> Tensor:
@@ -135,46 +108,92 @@ def encode(keys: Tensor, values: Tensor, phases: Tensor, layer: PackedLayer) -> 
     if layer.value_transform is not None:
         values = times_by_head(values, layer.value_transform.to(keys.device))
     num_pages, heads, _, head_dim = keys.shape
-    packing = layer.packing
-    records = torch.empty((num_pages, packing.page_nbytes), dtype=torch.uint8, device=keys.device)
+    records = torch.empty(
+        (num_pages, layer.packing.page_nbytes), dtype=torch.uint8, device=keys.device
+    )
     faults = torch.zeros((2, num_pages, heads), dtype=torch.int32, device=keys.device)
-    for states, coded, fault in (
-        (keys, tables.keys, faults[0]),
-        (values, tables.values, faults[1]),
-    ):
-        triton_launch.launch(
-            _encode_kernel,
-            (num_pages, heads),
-            {
-                "states_ptr": states.contiguous(),
-                "records_ptr": records.view(torch.int32),
-                "record_scales_ptr": records.view(torch.float16),
-                "groups_ptr": coded.groups,
-                "scale_begins_ptr": coded.scale_begins,
-                "borders_ptr": coded.borders,
-                "faults_ptr": fault,
-                "top": coded.scale_top,
-                "page_words": packing.page_nbytes // 4,
-            },
-            {
-                "HEAD_DIM": head_dim,
-                "BLOCK_DIM": tables.block_dim,
-                "PLANES": coded.planes,
-                "STEPS": coded.max_width,
-                "SCALED": packing.token_scales,
-                "MEAN": coded.max_width == 1,
-                "VALUES": coded is tables.values,
-            },
-            num_warps=4,
-            fused=False,
-        )
+    keys, values = keys.contiguous(), values.contiguous()
+    codes = torch.empty(
+        (2, num_pages, heads, head_dim, PAGE_TOKENS), dtype=torch.uint8, device=keys.device
+    )
+    sides = ((keys, tables.keys), (values, tables.values))
+    for (states, coded), of_side, fault in zip(sides, codes, faults, strict=True):
+        _quantize(states, coded, tables, records, of_side, fault)
     _refuse(int(faults.max()) if faults.numel() else 0, tables.keys, tables.values)
+    before = torch.zeros((num_pages, PAGE_TOKENS), dtype=torch.int32, device=keys.device)
+    for (states, coded), of_side in zip(sides, codes, strict=True):
+        if coded.is_trellis:
+            scales = records.view(torch.float16)
+            path_codes(states, scales, coded, before, of_side, scaled=tables.token_scales)
+        if tables.values.is_trellis:
+            before = _state_after(of_side, layer.packing.key_widths)
+    _pack(codes, tables, records)
     return records
+
+
+def _state_after(codes: Tensor, widths: Tensor) -> Tensor:
+    """(N, 16), int32: the states that what follows the codes (N, H, D, 16) begins in."""
+    by_token = codes.flatten(1, 2).transpose(1, 2)
+    by_channel = widths.flatten().repeat_interleave(GROUP_CHANNELS).tolist()
+    state = state_after(by_token.flatten(0, 1), by_channel)
+    return state.view(by_token.shape[:2]).to(torch.int32)
+
+
+def _quantize(
+    states: Tensor, coded: Coded, tables: LayerTables, records: Tensor, codes: Tensor,
+    faults: Tensor,
+) -> None:  # fmt: skip
+    """Write codes (N, H, D, 16), uint8, but for a trellis; scales go into the records."""
+    num_pages, heads, _, head_dim = states.shape
+    triton_launch.launch(
+        _quantize_kernel,
+        (num_pages, heads),
+        {
+            "states_ptr": states,
+            "record_scales_ptr": records.view(torch.float16),
+            "scale_begins_ptr": coded.scale_begins,
+            "groups_ptr": coded.groups,
+            "borders_ptr": coded.borders,
+            "codes_ptr": codes,
+            "faults_ptr": faults,
+            "top": coded.scale_top,
+            "page_words": records.shape[1] // 4,
+        },
+        {
+            "HEAD_DIM": head_dim,
+            "BLOCK_DIM": tables.block_dim,
+            "STEPS": coded.max_width,
+            "SCALED": tables.token_scales,
+            "MEAN": coded.max_width == 1,
+            "TRELLIS": coded.is_trellis,
+        },
+        num_warps=4,
+        fused=False,
+    )
+
+
+def _pack(codes: Tensor, tables: LayerTables, records: Tensor) -> None:
+    """Write codes (2, N, H, D, 16) of keys and of values into the records."""
+    _, num_pages, heads, head_dim, _ = codes.shape
+    triton_launch.launch(
+        _pack_kernel,
+        (num_pages, tables.word_parts.shape[0]),
+        {
+            "codes_ptr": codes,
+            "records_ptr": records.view(torch.int32),
+            "parts_ptr": tables.word_parts,
+            "page_words": records.shape[1] // 4,
+            "num_pages": num_pages,
+            "num_channels": heads * head_dim,
+        },
+        {},
+        num_warps=1,
+    )
 
 
 def _refuse(fault: int, keys: Coded, values: Coded) -> None:
     if fault == _NOT_FINITE:
-        raise ValueError("Only finite keys and values can be packed: got NaN or infinity.")
+        raise ValueError(NOT_FINITE)
     if fault == _TOO_LARGE:
         raise ValueError(
             f"Keys up to {_LARGEST_SCALE * keys.scale_top:.3g} and values up to "

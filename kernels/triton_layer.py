@@ -8,22 +8,21 @@ padded with channels of no bits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from agentmem.kernels.codebook import Codebook, uniform_levels
+from agentmem.kernels.code_stream import GROUP_CHANNELS, MAX_WIDTH, WORD_BITS, CodeStream
+from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import GROUP_CHANNELS, MAX_WIDTH, PAGE_TOKENS
 from agentmem.kernels.page_table import STRETCH_TOKENS
+from agentmem.kernels.trellis import REACH
+from agentmem.kernels.triton_codes import NUM_LEVELS, first_level, group_entries
 from agentmem.kernels.triton_launch import next_power_of_2
 
 LARGEST_HEAD_DIM = 256
 _SMALLEST_BLOCK = 16
-_WORD_BYTES = 4
 _SCALE_BYTES = 2
 
 
@@ -32,24 +31,32 @@ class Coded:
     """How keys or values of a layer are coded. H heads, G groups (padded).
 
     Args:
-        groups: (H, G), int32: first 4-byte word of each group in a page, times 16, plus its width.
+        groups: (H, G), int32: where each group's codes lie: see `triton_codes.group_entries`.
+        first_bits: (H,), int32: where each head's codes begin in the stream.
         scale_begins: (H,), int32: first token scale in a page, counted in float16s.
-        levels: (256,), float16: integer levels of codes below 8 bits, at 2 ** width + code.
+        levels: (1024,), float16: integer level of each window, from `first_level` of a width on.
+        values: (9, 256), float32: what each window of a width stands for.
         borders: (9, 256), float32: where the nearest level changes, by width; then infinity.
+        reaches: (9,), float32: as far out as a trellis looks for a channel of each width.
         units: (H, D), float32: what level 1 is worth in each channel; 0 where there are no bits.
         scale_top: what a token's largest channel over its scale is to be.
-        planes: every plane that some width has, or-ed.
+        width: of all groups; 0: they differ.
         max_width: the widest.
+        is_trellis: whether narrow codes' levels depend on the bits before them.
     """
 
     groups: Tensor
+    first_bits: Tensor
     scale_begins: Tensor
     levels: Tensor
+    values: Tensor
     borders: Tensor
+    reaches: Tensor
     units: Tensor
     scale_top: float
-    planes: int
+    width: int
     max_width: int
+    is_trellis: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +69,9 @@ class LayerTables:
         head_dim: D.
         block_dim: B.
         token_scales: whether tokens have scales.
+        word_parts: (W, 32), int32: of each word of the stream the codes it is made of, -1 where
+            there are no more: the channel, values' behind those of keys, times 64, plus how far
+            the code is shifted to the left, plus 8.
         transform: (H, B, B), float16, queries into the frame of the levels; heads may share one.
         centers: (H, B, 64), float16, by offset in a stretch; or None.
         channel_weights: (H, B), float32: roots of the lengths of the transform's columns.
@@ -75,6 +85,7 @@ class LayerTables:
     head_dim: int
     block_dim: int
     token_scales: bool
+    word_parts: Tensor
     transform: Tensor
     centers: Tensor | None
     channel_weights: Tensor
@@ -122,10 +133,14 @@ def _make_tables(layer: PackedLayer, device: torch.device) -> LayerTables:
             f"Triton kernels take heads of at most {LARGEST_HEAD_DIM} channels: got {head_dim}."
         )
     block_dim = max(_SMALLEST_BLOCK, next_power_of_2(head_dim))
-    keys = _coded(packing.key_widths, packing.sections[:, 0], packing.sections[:, 1],
-                  layer.key_codebook, block_dim, device)  # fmt: skip
-    values = _coded(packing.value_widths, packing.sections[:, 2], packing.sections[:, 3],
-                    layer.value_codebook, block_dim, device)  # fmt: skip
+    first_bits = torch.unflatten(packing.stream.first_bits, 0, (2, packing.num_heads, -1))
+    keys, values = (
+        _coded(widths, first_bits[side, :, ::GROUP_CHANNELS], packing.scale_begins[side],
+               codebook, block_dim, device)
+        for side, (widths, codebook) in enumerate((
+            (packing.key_widths, layer.key_codebook), (packing.value_widths, layer.value_codebook)
+        ))
+    )  # fmt: skip
     transform, level_factors = _query_transform(layer, keys.units, block_dim)
     centers, center_factors = _centers(layer, block_dim, device)
     restore = layer.value_inverse
@@ -136,6 +151,7 @@ def _make_tables(layer: PackedLayer, device: torch.device) -> LayerTables:
         head_dim,
         block_dim,
         packing.token_scales,
+        _word_parts(packing.stream).to(device),
         transform,
         centers,
         transform.float().norm(dim=1).sqrt(),
@@ -146,37 +162,54 @@ def _make_tables(layer: PackedLayer, device: torch.device) -> LayerTables:
 
 
 def _coded(
-    widths: Tensor, begins: Tensor, scales: Tensor, codebook: Codebook, block_dim: int,
+    widths: Tensor, first_bits: Tensor, scales: Tensor, codebook: Codebook, block_dim: int,
     device: torch.device,
 ) -> Coded:  # fmt: skip
-    """`begins` and `scales`: (H,), the first byte of codes and of scales in a page."""
+    """`first_bits`: (H, G), of each group in the stream; `scales`: (H,), first bytes in a page."""
     widths = widths.cpu().long()
-    nbytes = widths * (PAGE_TOKENS * GROUP_CHANNELS // 8)
-    firsts = begins.cpu()[:, None] + nbytes.cumsum(1) - nbytes
+    entries = group_entries(widths, first_bits)
     padding = (0, block_dim // GROUP_CHANNELS - widths.shape[1])
-    groups = torch.nn.functional.pad(firsts // _WORD_BYTES * 16 + widths, padding)
-    present = sorted(set(widths.flatten().tolist()) - {0})
-    levels = torch.zeros(1 << MAX_WIDTH)
+    different = sorted(set(widths.flatten().tolist()))
+    present = [width for width in different if width]
+    levels = torch.zeros(NUM_LEVELS)
     borders = torch.full((MAX_WIDTH + 1, 1 << MAX_WIDTH), float("inf"))
-    units = torch.zeros(MAX_WIDTH + 1)
+    units, reaches = torch.zeros(MAX_WIDTH + 1), torch.zeros(MAX_WIDTH + 1)
     for width in present:
-        codebook.values(width)  # Raises if the codebook lacks it.
-        of_width = codebook.levels.get(width) or uniform_levels(width)
-        if width < MAX_WIDTH:
-            levels[1 << width : 2 << width] = torch.tensor(of_width, dtype=torch.float32)
-        borders[width, : len(of_width) - 1] = codebook.borders[width]
+        of_width = codebook.window_levels(width)
+        first = first_level(width)
+        levels[first : first + len(of_width)] = torch.tensor(of_width, dtype=torch.float32)
         units[width] = codebook.units[width]
-    top = codebook.values(present[-1])[-1] if present else float("inf")
+        reaches[width] = REACH * codebook.top(width)
+        if width in codebook.borders:
+            borders[width, : (1 << width) - 1] = codebook.borders[width]
     return Coded(
-        groups.to(torch.int32).contiguous().to(device),
+        torch.nn.functional.pad(entries, padding).to(torch.int32).contiguous().to(device),
+        first_bits[:, 0].to(torch.int32).contiguous().to(device),
         (scales.cpu() // _SCALE_BYTES).to(torch.int32).to(device),
         levels.half().to(device),
+        codebook.table.to(device),
         borders.to(device),
+        reaches.to(device),
         units[widths].repeat_interleave(GROUP_CHANNELS, 1).to(device),
-        top,
-        reduce(or_, present, 0),
-        max(present, default=0),
+        codebook.top(present[-1]) if present else float("inf"),
+        different[0] if len(different) == 1 else 0,
+        different[-1],
+        codebook.is_trellis,
     )
+
+
+def _word_parts(stream: CodeStream) -> Tensor:
+    """`LayerTables.word_parts`."""
+    parts: list[list[int]] = [[] for _ in range(stream.num_words)]
+    places = zip(stream.first_bits.tolist(), stream.channel_widths.tolist(), strict=True)
+    for channel, (first_bit, width) in enumerate(places):
+        if not width:
+            continue
+        last_word = (first_bit + width - 1) // WORD_BITS
+        for word in range(first_bit // WORD_BITS, last_word + 1):
+            parts[word].append(channel * 64 + first_bit - word * WORD_BITS + MAX_WIDTH)
+    padded = [row + [-1] * (WORD_BITS - len(row)) for row in parts]
+    return torch.tensor(padded, dtype=torch.int32).view(-1, WORD_BITS)
 
 
 def _query_transform(

@@ -23,8 +23,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from agentmem.kernels.code_stream import MAX_WIDTH
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
-from agentmem.kernels.triton_codes import code_words, key_tile, levels_of
+from agentmem.kernels.triton_codes import code_bits, key_tile, levels_of
 from agentmem.kernels.triton_launch import MAX_REGISTERS, jit, next_power_of_2
 from agentmem.kernels.triton_layer import LayerTables
 from agentmem.kernels.triton_window import pages_of_stretches
@@ -188,7 +189,7 @@ def tile_logits(
     start: tl.tensor, first_slot: tl.tensor, end_slot: tl.tensor, page: tl.tensor,
     asks_here: tl.tensor, lengths: tl.tensor,
     low: tl.tensor, high: tl.tensor, factor: tl.tensor, center_factor: tl.tensor,
-    softcap: tl.tensor, GROUPS: tl.constexpr, PAGES: tl.constexpr, PLANES: tl.constexpr,
+    softcap: tl.tensor, GROUPS: tl.constexpr, PAGES: tl.constexpr, WIDTH: tl.constexpr,
     SCALED: tl.constexpr, CENTERED: tl.constexpr, CAPPED: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """(lanes, tokens), float32: logits of a head's lanes over a tile, -inf where one may not see.
@@ -200,9 +201,9 @@ def tile_logits(
         asks_here: (lanes,), bool: whether a lane belongs to the tile's stretch.
         low, high: (lanes,): positions each lane sees.
     """
-    words = code_words(pages_ptr, begin, groups, page >= 0, PLANES)
-    levels = levels_of(words, groups, levels_ptr, PLANES)
-    products = tl.dot(asked, key_tile(levels, GROUPS, PAGES * 16)) * factor
+    bits = code_bits(pages_ptr, begin, groups, page >= 0, WIDTH)
+    levels = levels_of(bits, groups, levels_ptr, WIDTH)
+    products = tl.dot(asked, key_tile(levels, GROUPS, PAGES)) * factor
     if SCALED:
         products = products * token_scales(scales_ptr, begin, page, PAGES)[None, :]
     if CENTERED:
@@ -276,7 +277,7 @@ def logits_constants(tables: LayerTables, softcap: float | None, num_rows: int) 
         "ROWS": rows,
         "LANES": max(LANES, rows),
         "PAGES": max(1, min(4, _TILE_ELEMENTS // (16 * tables.block_dim))),
-        "KEY_PLANES": tables.keys.planes,
+        "KEY_WIDTH": tables.keys.width,
         "SCALED": tables.token_scales,
         "CENTERED": tables.centers is not None,
         "CAPPED": softcap is not None,
@@ -291,9 +292,8 @@ def most_rows(tables: LayerTables) -> int:
 def max_registers(tables: LayerTables, lanes: int) -> int:
     """Registers of a thread: three programs of four warps fit a processor with 168, else two.
 
-    What suffices without spilling was found by compiling: few lanes, and channels that are few or
-    of one plane.
+    What suffices was found by compiling: few lanes, and channels that are few or of whole bytes.
     """
-    one_plane = all(part.planes & (part.planes - 1) == 0 for part in (tables.keys, tables.values))
-    light = tables.block_dim <= 64 or (one_plane and tables.block_dim <= 128)
+    of_bytes = tables.keys.width == tables.values.width == MAX_WIDTH
+    light = tables.block_dim <= 64 or (of_bytes and tables.block_dim <= 128)
     return _THREE_PROGRAMS if light and lanes == LANES else MAX_REGISTERS

@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from agentmem.kernels import triton_launch
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import STRETCH_TOKENS, PageTable
 from agentmem.kernels.triton_launch import jit
 from agentmem.kernels.triton_layer import layer_tables
@@ -46,7 +46,7 @@ def _mass_kernel(
     num_phases: tl.tensor, num_members: tl.tensor, groups_stride: tl.tensor, block: tl.tensor,
     first_stretch: tl.tensor,
     HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
-    LANES: tl.constexpr, PAGES: tl.constexpr, KEY_PLANES: tl.constexpr, SCALED: tl.constexpr,
+    LANES: tl.constexpr, PAGES: tl.constexpr, KEY_WIDTH: tl.constexpr, SCALED: tl.constexpr,
     CENTERED: tl.constexpr, CAPPED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Masses (H, stretches from `first_stretch` to `num_stretches`, 64), 0 where no token is."""
@@ -95,7 +95,7 @@ def _mass_kernel(
             logits = tile_logits(
                 asked, off_center, pages_ptr, key_scales_ptr, key_levels_ptr, groups, begin,
                 start, first_slot, end_slot, page, there_rows & (member == one), lengths, low,
-                high, factor, center_factor, softcap, GROUPS, PAGES, KEY_PLANES, SCALED, CENTERED,
+                high, factor, center_factor, softcap, GROUPS, PAGES, KEY_WIDTH, SCALED, CENTERED,
                 CAPPED,
             )  # fmt: skip
             mass = tl.sum(tl.exp(logits - whole[:, None]), 0)

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.storage.kv_copies import Event, to_host
 from agentmem.storage.kv_format import Format, LayerCodec, LayerShape, num_pages_for
 

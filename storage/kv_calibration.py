@@ -82,12 +82,13 @@ class KVCalibration:
                 f"`average_bits` must lie in {LEAST_BITS:g} to {MOST_BITS:g}: got {average_bits}."
             )
         importances = [
-            one.importances.double() ** _IMPORTANCE_EXPONENT
+            (
+                layer.keys.importances.double() ** _IMPORTANCE_EXPONENT,
+                layer.values.importances.double() ** _IMPORTANCE_EXPONENT,
+            )
             for layer in self.layers
-            for one in (layer.keys, layer.values)
         ]
-        widths = water_fill(importances, average_bits)
-        return tuple(zip(widths[::2], widths[1::2], strict=True))
+        return tuple(water_fill(importances, average_bits))
 
     @cached_property
     def nbytes(self) -> int:

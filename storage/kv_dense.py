@@ -7,8 +7,8 @@ from torch import Tensor
 
 from agentmem.kernels import cpu_dense
 from agentmem.kernels.backend import attends_dense_in_c
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.cpu_dense import DenseSource, DenseStates
-from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PageTable
 from agentmem.storage.kv_format import Format, LayerCodec, LayerShape
 

@@ -31,7 +31,8 @@ from agentmem.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, 
 from agentmem.storage.kv_record import KVRecord
 from agentmem.storage.new_file import new_file, write_all
 
-_VERSION = 2
+_VERSION = 3
+"""Of the file, and of how pages of any format are laid out in it."""
 _MAGIC = b"AGMEMKV\n"
 _PREFIX = struct.Struct("<8sQ32s")
 _ALIGNMENT = 64

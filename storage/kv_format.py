@@ -25,8 +25,8 @@ from agentmem.kernels.attention import (
     probabilities,
     turned_queries,
 )
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.cpu_dense import DenseStates
-from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.page_table import PAGES_PER_STRETCH, PageTable
 
 

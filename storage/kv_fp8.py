@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agentmem.errors import InvalidInput
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.storage.kv_format import Format, LayerCodec, LayerShape
 
 _LARGEST = torch.finfo(torch.float8_e4m3fn).max

@@ -1,5 +1,5 @@
 """The klt format: a calibrated transform a head, then a few bits a channel, fewest where it matters
-least.
+least, and a trellis through all channels of a token.
 
 No scale is kept with a token: a 20-token segment costs the bits of a 2,000-token one. The error is
 the calibration's: see README.md for what it does to recall.
@@ -12,9 +12,11 @@ import hashlib
 from torch import Tensor
 
 from agentmem.errors import Unsupported
+from agentmem.kernels.code_stream import GROUP_CHANNELS
+from agentmem.kernels.gaussian_codebook import CODEBOOK
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import GROUP_CHANNELS, Packing
-from agentmem.kernels.transform_coding import CODEBOOK, rotated_mean
+from agentmem.kernels.packing import Packing
+from agentmem.kernels.transform_coding import rotated_mean
 from agentmem.storage.kv_calibration import KVCalibration
 from agentmem.storage.kv_format import Format, LayerCodec, LayerShape
 from agentmem.storage.kv_packed import PackedCodec

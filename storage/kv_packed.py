@@ -6,10 +6,11 @@ from torch import Tensor
 
 from agentmem.errors import InvalidInput, Unsupported
 from agentmem.kernels.backend import PackedKernels, kernels_for
+from agentmem.kernels.code_stream import GROUP_CHANNELS
 from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import GROUP_CHANNELS, Packing
+from agentmem.kernels.packing import Packing
 from agentmem.kernels.page_table import PageTable
 from agentmem.storage.kv_format import LayerCodec, LayerShape
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from agentmem.errors import StoreCorrupt, Unsupported
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.storage.kv_arena import PageArena
 from agentmem.storage.kv_copies import HostCopy
 from agentmem.storage.kv_format import num_pages_for

@@ -32,28 +32,28 @@ class Row:
 
     Args:
         error: largest error of a key or value of a standard normal token.
-        bits: of a channel, without scales.
+        bits: of a channel of a key and of one of a value, without scales.
         scale_bits: of a token of a head, keys and values apart.
     """
 
     make: Callable[[], Format]
     name: str
     error: float
-    bits: int
+    bits: tuple[int, int]
     scale_bits: int = 0
 
 
 ROWS = {
-    "dense": Row(DenseFormat, "dense", 0.0, 32),
-    "dense-bf16": Row(lambda: DenseFormat(torch.bfloat16), "dense", 0.01, 16),
-    "dense-fp16": Row(lambda: DenseFormat(torch.float16), "dense", 0.001, 16),
-    "q8": Row(Q8Format, "q8", 0.02, 8, 16),
-    "q8-centered": Row(lambda: Q8Format(centers()), "q8", 0.02, 8, 16),
-    "fp8": Row(FP8Format, "fp8", 0.13, 8, 16),
-    "q4": Row(Q4Format, "q4:k5v3", 0.8, 4, 16),
-    "q4-centered": Row(lambda: Q4Format(centers()), "q4:k5v3", 0.8, 4, 16),
-    "binary": Row(BinaryFormat, "binary", 2.6, 1, 16),
-    "binary-centered": Row(lambda: BinaryFormat(centers()), "binary", 2.6, 1, 16),
+    "dense": Row(DenseFormat, "dense", 0.0, (32, 32)),
+    "dense-bf16": Row(lambda: DenseFormat(torch.bfloat16), "dense", 0.01, (16, 16)),
+    "dense-fp16": Row(lambda: DenseFormat(torch.float16), "dense", 0.001, (16, 16)),
+    "q8": Row(Q8Format, "q8", 0.02, (8, 8), 16),
+    "q8-centered": Row(lambda: Q8Format(centers()), "q8", 0.02, (8, 8), 16),
+    "fp8": Row(FP8Format, "fp8", 0.13, (8, 8), 16),
+    "q4": Row(Q4Format, "q4:k5v3", 0.8, (5, 3), 16),
+    "q4-centered": Row(lambda: Q4Format(centers()), "q4:k5v3", 0.8, (5, 3), 16),
+    "binary": Row(BinaryFormat, "binary", 2.6, (1, 1), 16),
+    "binary-centered": Row(lambda: BinaryFormat(centers()), "binary", 2.6, (1, 1), 16),
 }
 """A new format is a new row."""
 every_format = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentmem.kernels import packed
-from agentmem.kernels.codebook import Codebook
+from agentmem.kernels.codebook import NUM_STATES, Codebook
 from agentmem.kernels.packed import PackedLayer
 from agentmem.kernels.packing import Packing
 from agentmem.kernels.page_table import PageTable, PlacedSegment
@@ -31,12 +31,25 @@ _LEVELS = {
 """Uneven and without symmetry, so that a wrong one shows."""
 
 
-def codebook(widths: Sequence[int], *, top: float = 3.0) -> Codebook:
-    """Levels for these widths; the largest stands for about `top`."""
+def codebook(widths: Sequence[int], *, top: float = 3.0, trellis: bool = False) -> Codebook:
+    """Levels for these widths; the largest stands for about `top`.
+
+    Args:
+        trellis: whether levels of narrow codes depend on the state before them.
+    """
     used = set(widths) - {0}
-    return Codebook(
-        {width: _LEVELS[width] for width in used & set(_LEVELS)},
-        {width: top / 127 * (1 + width / 64) for width in used},
+    levels = {width: _LEVELS[width] for width in used & set(_LEVELS)}
+    if trellis:
+        levels = {width: _by_window(of_codes) for width, of_codes in levels.items()}
+    return Codebook(levels, {width: top / 127 * (1 + width / 64) for width in used})
+
+
+def _by_window(levels: tuple[int, ...]) -> tuple[int, ...]:
+    """Levels around those of each code, by no rule that a reader could guess."""
+    return tuple(
+        max(-128, min(127, level + (state * 37 + code * 11) % 64 - 32))
+        for code, level in enumerate(levels)
+        for state in range(NUM_STATES)
     )
 
 
@@ -50,6 +63,7 @@ def random_layer(
     token_scales: bool = True,
     centered: bool = False,
     transformed: bool = False,
+    trellis: bool = False,
 ) -> PackedLayer:
     """A layer with any of these widths for each group of channels of each head.
 
@@ -57,6 +71,7 @@ def random_layer(
         value_widths: those of values, where they are others than those of keys.
         centered: whether keys have a center and values a mean, both large.
         transformed: whether keys and values are coded in frames of their own.
+        trellis: whether levels of narrow codes depend on the state before them.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -85,7 +100,9 @@ def random_layer(
     key_transform, query_transform, value_transform, value_inverse = (
         None if matrix is None else matrix.float().contiguous() for matrix in matrices
     )
-    book = codebook((*widths, *(value_widths or ())), top=127.0 if token_scales else 9.0)
+    book = codebook(
+        (*widths, *(value_widths or ())), top=127.0 if token_scales else 9.0, trellis=trellis
+    )
     return PackedLayer(
         packing,
         book,

@@ -29,7 +29,7 @@ FRAMES: dict[str, dict[str, Any]] = {
     "q4 with a center": {"widths": (5,), "value_widths": (3,), "centered": True},
     "binary": {"widths": (1,)},
     "any widths": {"widths": ALL_WIDTHS, "token_scales": False},
-    "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True},
+    "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True, "trellis": True},
 }
 """What a layer may be coded in."""
 BOUNDS = {"q8": 0.001}

@@ -26,7 +26,13 @@ FRAMES: dict[str, dict[str, Any]] = {
     "binary": {"widths": (1,)},
     "binary rotated": {"widths": (1,), "centered": True, "transformed": True},
     "any widths": {"widths": ALL_WIDTHS},
-    "klt": {"widths": ALL_WIDTHS, "token_scales": False, "centered": True, "transformed": True},
+    "klt": {
+        "widths": ALL_WIDTHS,
+        "token_scales": False,
+        "centered": True,
+        "transformed": True,
+        "trellis": True,
+    },  # fmt: skip
 }
 """What a layer may be coded in."""
 
@@ -69,6 +75,7 @@ def test_pages_are_those_of_the_eager_twin(frame: str, num_pages: int, head_dim:
     token_scales=st.booleans(),
     centered=st.booleans(),
     transformed=st.booleans(),
+    trellis=st.booleans(),
     num_heads=st.integers(1, 3),
     head_dim=st.sampled_from([4, 12, 20, 36, 64, 80]),
     num_pages=st.integers(0, 6),
@@ -81,6 +88,7 @@ def test_any_widths_in_any_frame(
     token_scales: bool,
     centered: bool,
     transformed: bool,
+    trellis: bool,
     num_heads: int,
     head_dim: int,
     num_pages: int,
@@ -90,7 +98,7 @@ def test_any_widths_in_any_frame(
 ) -> None:
     layer = random_layer(
         num_heads, head_dim, seed=seed, widths=widths, token_scales=token_scales,
-        centered=centered, transformed=transformed,
+        centered=centered, transformed=transformed, trellis=trellis,
     )  # fmt: skip
     keys, values, phases = random_states(layer, num_pages, seed=seed)
     keys, values = (keys * 10.0**exponent).to(dtype), (values * 10.0**exponent).to(dtype)
@@ -119,6 +127,29 @@ def test_a_value_between_two_levels_gets_the_code_of_the_lower(width: int) -> No
 
 
 @with_kernels
+@pytest.mark.parametrize("widths", [(1, 2, 3), (2, 3), (3, 6, 1)])
+def test_of_equal_paths_the_twin_s_is_chosen(widths: tuple[int, ...]) -> None:
+    levels = {width: tuple(window % 3 - 1 for window in range(16 << width)) for width in (1, 2, 3)}
+    book = Codebook(levels, dict.fromkeys((1, 2, 3, 6), 1.0))
+    groups = torch.tensor([widths], dtype=torch.uint8)
+    layer = PackedLayer(Packing(groups, groups, token_scales=False), book, book)
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, 8, 1, 16, 4 * len(widths))
+    keys, values = torch.randint(-1, 2, shape, generator=generator).float()
+    check(layer, keys, values, torch.zeros(8))
+
+
+@with_kernels
+@pytest.mark.parametrize("narrow", range(1, 5))
+def test_values_go_on_from_the_state_that_keys_end_in(narrow: int) -> None:
+    book = codebook(range(9), trellis=True)
+    keys_end = torch.tensor([[5, narrow]], dtype=torch.uint8)
+    values_begin = torch.tensor([[narrow, 5]], dtype=torch.uint8)
+    layer = PackedLayer(Packing(keys_end, values_begin, token_scales=False), book, book)
+    check(layer, *random_states(layer, 8))
+
+
+@with_kernels
 @pytest.mark.parametrize("width", range(1, 9))
 def test_every_byte_of_a_page_is_read(width: int) -> None:
     layer = random_layer(2, 20, widths=(width, 0), token_scales=True)
@@ -127,7 +158,7 @@ def test_every_byte_of_a_page_is_read(width: int) -> None:
     pages = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     for scales in layer.packing.unpack(pages)[2:]:
         assert scales is not None
-    begins = layer.packing.sections[:, [1, 3]].flatten().tolist()
+    begins = layer.packing.scale_begins.flatten().tolist()
     for begin in begins:
         # Finite scales: a float16 below 0x7c00.
         pages[:, begin + 1 : begin + 32 : 2] &= 0x3F

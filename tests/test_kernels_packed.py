@@ -30,7 +30,12 @@ FRAMES: dict[str, dict[str, Any]] = {
     "one bit in a frame": {"widths": (1,), "transformed": True},
     "any widths": {"widths": ALL_WIDTHS, "token_scales": False},
     "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True},
-}
+    "a trellis": {"widths": (2,), "value_widths": (1,), "trellis": True},
+    "a trellis at once": {
+        "widths": ALL_WIDTHS, "token_scales": False, "centered": True, "transformed": True,
+        "trellis": True,
+    },
+}  # fmt: skip
 """What a layer may be coded in."""
 
 

@@ -39,7 +39,7 @@ def test_codes_and_scales_of_hand_made_rows() -> None:
     expected = [[127, -64, 1, 0], [0, 0, 0, 0], [-127, 63, 0, 1]]
     # Codes count from the lowest level, -128.
     assert (keys[0, 0, :3].int() - 128).tolist() == expected
-    assert (values[0, 0].T[:3].flip(-1).int() - 128).tolist() == expected
+    assert (values[0, 0, :3].flip(-1).int() - 128).tolist() == expected
     assert key_scales[0, 0, :2].tolist() == [1.0, 0.0] and key_scales.dtype == torch.float16
     assert torch.equal(key_scales, value_scales)
 
@@ -79,43 +79,6 @@ def test_q8_is_at_most_half_a_scale_off(
         # A few units in the last place for the multiplication itself.
         bound = scales.float()[..., None] / 2 + states.float().abs() * 1e-6
         assert bool(((decoded - states.float()).abs() <= bound).all())
-
-
-def possible_values(codebook: Codebook, widths: Tensor) -> Tensor:
-    """(H, D, 256), float64: what each channel's codes stand for; infinity where there is none."""
-    values = torch.full((*widths.shape, 256), float("inf"), dtype=torch.float64)
-    for head, group in torch.cartesian_prod(*map(torch.arange, widths.shape)).tolist():
-        width = int(widths[head, group])
-        of_codes = codebook.values(width) if width else (0.0,)
-        values[head, group, : len(of_codes)] = torch.tensor(of_codes, dtype=torch.float64)
-    return values.repeat_interleave(4, 1)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    widths=st.sampled_from([*((width,) for width in ALL_WIDTHS[1:]), ALL_WIDTHS, (0, 3, 8)]),
-    token_scales=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_no_other_code_is_nearer(widths: tuple[int, ...], token_scales: bool, seed: int) -> None:
-    layer = random_layer(2, 16, seed=seed, widths=widths, token_scales=token_scales)
-    keys, values, phases = random_states(layer, 2, seed=seed)
-    records = encode(keys, values, phases, layer)
-    _, _, *scales = layer.packing.unpack(records)
-    decoded = decode(records, phases, layer)
-    of_channels = (
-        possible_values(layer.key_codebook, layer.packing.key_widths),
-        possible_values(layer.value_codebook, layer.packing.value_widths),
-    )
-    for states, found, step, possible in zip(
-        (keys, values), decoded, scales, of_channels, strict=True
-    ):
-        steps = torch.ones(states.shape[:-1]) if step is None else step
-        scaled = possible[:, None] * steps.double()[..., None, None]
-        distances = (states.double()[..., None] - scaled).abs().nan_to_num(float("inf"))
-        torch.testing.assert_close(
-            (found.double() - states.double()).abs(), distances.amin(-1), rtol=1e-5, atol=1e-6
-        )
 
 
 @pytest.mark.parametrize("token_scales", [True, False])
@@ -168,11 +131,13 @@ def test_a_layer_may_have_no_bits_at_all(token_scales: bool) -> None:
         assert decoded.shape == keys.shape and not decoded.any()
 
 
+@pytest.mark.parametrize("trellis", [False, True])
 @pytest.mark.parametrize("frame", [False, True])
-def test_pages_are_decoded_in_any_order(frame: bool) -> None:
+def test_pages_are_decoded_in_any_order(frame: bool, trellis: bool) -> None:
     layer = random_layer(
-        2, 16, widths=ALL_WIDTHS, token_scales=False, centered=frame, transformed=frame
-    )
+        2, 16, widths=ALL_WIDTHS, token_scales=False, centered=frame, transformed=frame,
+        trellis=trellis,
+    )  # fmt: skip
     keys, values, phases = random_states(layer, 9)
     records = encode(keys, values, phases, layer)
     order = torch.tensor([8, 0, 3, 3, 5, 1])
@@ -184,8 +149,11 @@ def test_pages_are_decoded_in_any_order(frame: bool) -> None:
 
 @pytest.mark.parametrize("num_pages", [0, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_no_pages_and_every_dtype_keep_their_shape(num_pages: int, dtype: torch.dtype) -> None:
-    layer = random_layer(3, 20, widths=(3, 8), centered=True, transformed=True)
+@pytest.mark.parametrize("trellis", [False, True])
+def test_no_pages_and_every_dtype_keep_their_shape(
+    num_pages: int, dtype: torch.dtype, trellis: bool
+) -> None:
+    layer = random_layer(3, 20, widths=(3, 8), centered=True, transformed=True, trellis=trellis)
     keys, values, phases = random_states(layer, num_pages)
     keys, values = keys.to(dtype), values.to(dtype)
     records = encode(keys, values, phases, layer)
@@ -206,10 +174,14 @@ def _every_warning() -> Iterator[None]:
 @pytest.mark.usefixtures("_every_warning")
 @pytest.mark.parametrize("token_scales", [True, False])
 @pytest.mark.parametrize("framed", [True, False])
-def test_states_are_coded_wherever_they_lie(framed: bool, token_scales: bool) -> None:
+@pytest.mark.parametrize("trellis", [True, False])
+def test_states_are_coded_wherever_they_lie(
+    trellis: bool, framed: bool, token_scales: bool
+) -> None:
     layer = random_layer(
-        2, 16, widths=ALL_WIDTHS, token_scales=token_scales, centered=framed, transformed=framed
-    )
+        2, 16, widths=ALL_WIDTHS, token_scales=token_scales, centered=framed, transformed=framed,
+        trellis=trellis,
+    )  # fmt: skip
     keys, values, phases = random_states(layer, 3)
     expected = encode(keys, values, phases, layer)
     strided_keys, strided_values = (
@@ -224,8 +196,11 @@ def test_states_are_coded_wherever_they_lie(framed: bool, token_scales: bool) ->
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("token_scales", [True, False])
-def test_what_is_not_finite_is_refused(value: float, part: int, token_scales: bool) -> None:
-    layer = random_layer(2, 8, widths=(8, 3), token_scales=token_scales)
+@pytest.mark.parametrize("trellis", [True, False])
+def test_what_is_not_finite_is_refused(
+    value: float, part: int, token_scales: bool, trellis: bool
+) -> None:
+    layer = random_layer(2, 8, widths=(8, 3), token_scales=token_scales, trellis=trellis)
     keys, values, phases = random_states(layer, 2)
     (keys, values)[part][1, 1, 3, 5] = value
     with pytest.raises(ValueError, match="finite.*NaN or infinity"):

@@ -8,13 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentmem.kernels.packing import MAX_WIDTH, PLANES, Packing
+from agentmem.kernels.packing import Packing
+from tests.slow_streams import slow_stream, slow_windows
 
 Pages = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
-
-
-PLANES_OF: dict[int, tuple[int, ...]] = {0: (), 3: (2, 1), 5: (4, 1), 6: (4, 2), 7: (4, 2, 1)}
-"""The others are one plane."""
 
 
 def widths_of(*rows: list[int]) -> Tensor:
@@ -26,9 +23,10 @@ def random_pages(packing: Packing, num_pages: int, seed: int) -> Pages:
     generator = torch.Generator().manual_seed(seed)
     heads, head_dim = packing.num_heads, packing.head_dim
     codes = torch.randint(0, 256, (2, num_pages, heads, 16, head_dim), generator=generator)
-    tops = [w.long().repeat_interleave(4, 1) for w in (packing.key_widths, packing.value_widths)]
-    keys = (codes[0] % (1 << tops[0])[:, None]).byte()
-    values = (codes[1].mT % (1 << tops[1])[..., None]).byte()
+    keys, values = (
+        (part % (1 << widths.long().repeat_interleave(4, 1))[:, None]).byte()
+        for part, widths in zip(codes, (packing.key_widths, packing.value_widths), strict=True)
+    )
     if not packing.token_scales:
         return keys, values, None, None
     scales = torch.randint(
@@ -45,46 +43,24 @@ def bits_of(pages: Pages) -> list[list[int] | None]:
     ]
 
 
-def place(plane_bits: int, element: int) -> tuple[int, int]:
-    """Byte and lowest bit at which a plane keeps an element, from the documented rules."""
-    if plane_bits == 1:
-        return element // 8, element % 8
-    stride = {8: 64, 4: 32, 2: 16}[plane_bits]
-    return element % stride, element // stride * plane_bits
-
-
-def slow_codes(elements: list[int], width: int) -> bytearray:
-    """64 codes, one bit at a time."""
-    packed, shift = bytearray(8 * width), width
-    begin = 0
-    for plane_bits in PLANES_OF.get(width, (width,)):
-        shift -= plane_bits
-        for element, code in enumerate(elements):
-            byte, low = place(plane_bits, element)
-            for bit in range(plane_bits):
-                packed[begin + byte] |= (code >> (shift + bit) & 1) << (low + bit)
-        begin += 8 * plane_bits
-    return packed
+def stream_of(packing: Packing, pages: Pages, page: int) -> tuple[list[list[int]], list[int]]:
+    """Codes of each token in the order of its stream, and the widths of their groups."""
+    keys, values, _, _ = pages
+    codes = [
+        [code for part in (keys, values) for head in part[page, :, token].tolist() for code in head]
+        for token in range(16)
+    ]
+    widths = [*packing.key_widths.flatten().tolist(), *packing.value_widths.flatten().tolist()]
+    return codes, widths
 
 
 def slow_record(packing: Packing, pages: Pages, page: int) -> bytes:
     """One page's record."""
-    key_codes, value_codes, key_scales, value_scales = pages
-    record = bytearray()
-    for head in range(packing.num_heads):
-        for widths, codes, scales in (
-            (packing.key_widths, key_codes, key_scales),
-            (packing.value_widths, value_codes, value_scales),
-        ):
-            for group, width in enumerate(widths[head].tolist()):
-                channels = range(4 * group, 4 * group + 4)
-                if codes is key_codes:
-                    places = [(token, channel) for token in range(16) for channel in channels]
-                else:
-                    places = [(channel, token) for channel in channels for token in range(16)]
-                record += slow_codes([int(codes[page, head, a, b]) for a, b in places], width)
-            if scales is not None:
-                record += bytes(scales[page, head].clone().view(torch.uint8).tolist())
+    record = bytearray(slow_stream(*stream_of(packing, pages, page)))
+    for head in range(packing.num_heads if packing.token_scales else 0):
+        for scales in pages[2:]:
+            assert scales is not None
+            record += bytes(scales[page, head].clone().view(torch.uint8).tolist())
     return bytes(record)
 
 
@@ -124,18 +100,36 @@ def test_records_are_those_of_packing_one_bit_at_a_time(packing: Packing, seed: 
         assert bytes(records[page].tolist()) == slow_record(packing, pages, page)
 
 
+@settings(deadline=None, max_examples=30)
+@given(packing=packings(), seed=st.integers(0, 1000))
+def test_windows_reach_back_into_the_head_before_and_from_values_into_keys(
+    packing: Packing, seed: int
+) -> None:
+    pages = random_pages(packing, 2, seed)
+    keys, values = packing.windows(packing.pack(*pages))
+    assert keys.dtype == values.dtype == torch.uint8
+    for page in range(2):
+        codes, widths = stream_of(packing, pages, page)
+        for token, of_token in enumerate(codes):
+            found = [*keys[page, :, token].flatten().tolist()]
+            found += values[page, :, token].flatten().tolist()
+            assert found == slow_windows(of_token, widths)
+
+
 @settings(deadline=None, max_examples=60)
 @given(packing=packings())
-def test_sections_follow_each_other_and_fill_the_page(packing: Packing) -> None:
-    end = 0
-    scales = 32 if packing.token_scales else 0
-    for head, sections in enumerate(packing.sections.tolist()):
-        keys = int(packing.key_widths[head].long().sum()) * 8
-        values = int(packing.value_widths[head].long().sum()) * 8
-        assert sections == [end, end + keys, end + keys + scales, end + keys + scales + values]
-        end = sections[3] + scales
+def test_codes_fill_whole_words_and_scales_the_rest_of_the_page(packing: Packing) -> None:
+    num_bits = 4 * int(packing.key_widths.sum() + packing.value_widths.sum())
+    end = -(-num_bits // 32) * 64
+    if packing.token_scales:
+        heads = range(packing.num_heads)
+        # A head's scales are one line of 64 bytes: those of keys, then those of values.
+        assert packing.scale_begins.tolist() == [
+            [end + 64 * head for head in heads],
+            [end + 64 * head + 32 for head in heads],
+        ]
+        end += 64 * packing.num_heads
     assert packing.page_nbytes == end
-    assert end % 8 == 0, "every group fills whole 64-bit words"
 
 
 @settings(deadline=None, max_examples=40)
@@ -147,15 +141,10 @@ def test_the_bits_below_a_slot_are_those_of_the_tokens_below_it(
     below = packing.slots_below[num_slots]
     first, second = packing.pack(*one_page), packing.pack(*random_pages(packing, 2, seed + 1))
     mixed = packing.unpack((first & below) | (second & ~below))
-    for index, parts in enumerate(
-        zip(mixed, packing.unpack(first), packing.unpack(second), strict=True)
-    ):
-        # Slots are the third axis of keys, and the last of all else; of scales some are NaN.
-        axis = 2 if index == 0 else -1
+    for parts in zip(mixed, packing.unpack(first), packing.unpack(second), strict=True):
+        # Slots are the third axis; of scales some are NaN.
         bits = [
-            part.movedim(axis, 0).contiguous().view(torch.uint8)
-            for part in parts
-            if part is not None
+            part.movedim(2, 0).contiguous().view(torch.uint8) for part in parts if part is not None
         ]
         for found, here, there in [bits] if bits else []:
             assert torch.equal(found[:num_slots], here[:num_slots])
@@ -163,60 +152,29 @@ def test_the_bits_below_a_slot_are_those_of_the_tokens_below_it(
 
 
 def test_a_record_of_hand() -> None:
-    """One head of four channels; keys of 3 bits, values of 1."""
-    packing = Packing(widths_of([3]), widths_of([1]))
-    keys = torch.zeros((1, 1, 16, 4), dtype=torch.uint8)
-    keys[0, 0, 0, 0] = 0b101  # element 0
-    keys[0, 0, 4, 1] = 0b010  # element 17
-    keys[0, 0, 15, 3] = 0b111  # element 63
-    values = torch.zeros((1, 1, 4, 16), dtype=torch.uint8)
-    values[0, 0, 2] = 1  # elements 32 to 47
-    values[0, 0, 3, 9] = 1  # element 57
+    """One head of eight channels; keys of 3 and 7 bits, values of 1 and none."""
+    packing = Packing(widths_of([3, 7]), widths_of([1, 0]))
+    keys = torch.zeros((1, 1, 16, 8), dtype=torch.uint8)
+    keys[0, 0, 0, 0] = 0b101  # bits 0 to 2
+    keys[0, 0, 4, 6] = 0b1010111  # bits 26 to 32
+    keys[0, 0, 15, 7] = 0b1000001  # bits 33 to 39
+    values = torch.zeros((1, 1, 16, 8), dtype=torch.uint8)
+    values[0, 0, :, 2] = 1  # bit 42
+    values[0, 0, 9, 3] = 1  # bit 43
     scales = torch.tensor([1.0] + [0.0] * 14 + [-2.0]).half().view(1, 1, 16)
     record = packing.pack(keys, values, scales, scales * 0.5)[0].tolist()
-    two_bits = [0] * 16
-    two_bits[0] = 0b10  # element 0, upper two bits of 101
-    two_bits[1] = 0b01 << 2  # element 17 = 1 + 16
-    two_bits[15] = 0b11 << 6  # element 63 = 15 + 48
-    one_bit = [1, 0, 0, 0, 0, 0, 0, 0x80]  # elements 0 and 63
-    key_scales = [0x00, 0x3C] + [0] * 28 + [0x00, 0xC0]
-    value_bits = [0, 0, 0, 0, 0xFF, 0xFF, 0, 0b10]
-    value_scales = [0x00, 0x38] + [0] * 28 + [0x00, 0xBC]
-    assert record == two_bits + one_bit + key_scales + value_bits + value_scales
-
-
-@pytest.mark.parametrize(
-    ("width", "first", "last"),
-    [
-        # Bytes that are not 0 where only element 0, and only element 63, has all its bits.
-        (1, {0: 0x01}, {7: 0x80}),
-        (2, {0: 0x03}, {15: 0xC0}),
-        (3, {0: 0x03, 16: 0x01}, {15: 0xC0, 23: 0x80}),
-        (4, {0: 0x0F}, {31: 0xF0}),
-        (5, {0: 0x0F, 32: 0x01}, {31: 0xF0, 39: 0x80}),
-        (6, {0: 0x0F, 32: 0x03}, {31: 0xF0, 47: 0xC0}),
-        (7, {0: 0x0F, 32: 0x03, 48: 0x01}, {31: 0xF0, 47: 0xC0, 55: 0x80}),
-        (8, {0: 0xFF}, {63: 0xFF}),
-    ],
-)
-def test_planes_of_each_width_by_hand(
-    width: int, first: dict[int, int], last: dict[int, int]
-) -> None:
-    packing = Packing(widths_of([width]), widths_of([0]), token_scales=False)
-    assert packing.page_nbytes == 8 * width
-    for token, channel, expected in ((0, 0, first), (15, 3, last)):
-        keys = torch.zeros((1, 1, 16, 4), dtype=torch.uint8)
-        keys[0, 0, token, channel] = (1 << width) - 1
-        record = packing.pack(keys, torch.zeros((1, 1, 4, 16), dtype=torch.uint8))[0]
-        found = {i: byte for i, byte in enumerate(record.tolist()) if byte}
-        assert found == expected
-
-
-def test_planes_are_powers_of_two_and_add_up_to_their_width() -> None:
-    assert list(PLANES) == list(range(MAX_WIDTH + 1))
-    for width, planes in PLANES.items():
-        assert sum(planes) == width and set(planes) <= {1, 2, 4, 8}
-        assert list(planes) == sorted(planes, reverse=True)
+    first = [[0, 0, 0, 0] for _ in range(16)]
+    first[0] = [0b101, 0, 0, 0]
+    first[4] = [0, 0, 0, 0b010111 << 2]
+    second = [[0, 0b100, 0, 0] for _ in range(16)]
+    second[4] = [1, 0b100, 0, 0]
+    second[9] = [0, 0b1100, 0, 0]
+    second[15] = [0b10000010, 0b100, 0, 0]
+    assert record == [
+        *(byte for word in (*first, *second) for byte in word),
+        *[0x00, 0x3C, *[0] * 28, 0x00, 0xC0],
+        *[0x00, 0x38, *[0] * 28, 0x00, 0xBC],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -226,11 +184,14 @@ def test_planes_are_powers_of_two_and_add_up_to_their_width() -> None:
         (3, 64, 8, True, 3 * 2 * (16 * 64 + 32)),
         (2, 128, 4, True, 2 * 2 * (16 * 64 + 32)),
         (2, 96, 1, False, 2 * 2 * 16 * 12),
+        # 9 bytes of codes in each of four parts: only the last word is not full.
+        (2, 24, 3, False, 16 * 36),
+        (1, 20, 3, False, 16 * 16),
         (5, 256, 3, False, 5 * 2 * 16 * 96),
         (2, 64, 0, False, 0),
     ],
 )
-def test_a_page_takes_as_many_bytes_as_its_bits(
+def test_a_page_takes_as_many_bytes_as_its_bits_in_whole_words(
     heads: int, head_dim: int, width: int, token_scales: bool, nbytes: int
 ) -> None:
     packing = Packing.uniform(heads, head_dim, width, token_scales=token_scales)
@@ -252,14 +213,6 @@ def test_records_are_read_wherever_they_lie(layout: str) -> None:
         moved = torch.zeros(nbytes + 1, dtype=torch.uint8)[1:].view(1, nbytes)
     moved.copy_(records)
     assert bits_of(packing.unpack(moved)) == bits_of(pages)
-
-
-def test_a_record_of_eight_bits_alone_is_read_at_an_odd_address() -> None:
-    packing = Packing.uniform(1, 8, 8, token_scales=False)
-    pages = random_pages(packing, 1, seed=0)
-    buffer = torch.zeros(packing.page_nbytes + 1, dtype=torch.uint8)
-    buffer[1:] = packing.pack(*pages)[0]
-    assert bits_of(packing.unpack(buffer[1:].view(1, -1))) == bits_of(pages)
 
 
 def test_codes_are_packed_wherever_they_lie() -> None:
@@ -309,4 +262,4 @@ def test_scales_are_given_exactly_where_the_page_has_room_for_them(token_scales:
     codes = torch.zeros((1, 1, 16, 4), dtype=torch.uint8)
     scales = None if token_scales else torch.ones((1, 1, 16), dtype=torch.float16)
     with pytest.raises(ValueError, match="scales"):
-        packing.pack(codes, codes.mT, scales, scales)
+        packing.pack(codes, codes, scales, scales)

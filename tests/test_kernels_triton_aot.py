@@ -42,6 +42,7 @@ FORMATS: dict[str, dict[str, Any]] = {
     "binary": {"widths": (1,), "centered": True, "transformed": True},
     "klt": {
         "widths": ALL_WIDTHS, "token_scales": False, "centered": True, "transformed": True,
+        "trellis": True,
     },
 }  # fmt: skip
 pytestmark = pytest.mark.slow

@@ -126,7 +126,8 @@ def test_a_save_that_fails_leaves_the_old_file(
 def test_widths_average_to_the_bits_asked_for(bits: float) -> None:
     widths = calibration().widths(bits)
     flat = torch.cat([part.flatten() for layer in widths for part in layer]).float()
-    assert abs(float(flat.mean()) - bits) <= 0.5 / len(flat) + 1e-6
+    # Up to half a word of a token, which is eight bits of groups.
+    assert abs(float(flat.mean()) - bits) <= 4 / len(flat) + 1e-6
     assert [layer[0].shape for layer in widths] == [(2, 4), (1, 8)]
 
 

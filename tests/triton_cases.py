@@ -27,7 +27,9 @@ from agentmem.kernels import (
     triton_proof,
     triton_rows,
 )
+from agentmem.kernels.codebook import Codebook
 from agentmem.kernels.packed import PackedLayer
+from agentmem.kernels.packing import Packing
 from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.triton_launch import INTERPRETED
 from tests.packed_windows import (
@@ -46,8 +48,10 @@ FRAMES: dict[str, dict[str, Any]] = {
     "q4": {"widths": (5,), "value_widths": (3,), "transformed": True, "centered": True},
     "two bits": {"widths": (2,)},
     "binary": {"widths": (1,), "transformed": True},
+    "any widths": {"widths": ALL_WIDTHS, "transformed": True},
     "klt": {
         "widths": ALL_WIDTHS, "token_scales": False, "transformed": True, "centered": True,
+        "trellis": True,
     },
 }  # fmt: skip
 """What a layer may be coded in."""
@@ -251,9 +255,16 @@ def test_merged_parts_are_what_the_eager_merge_gives(num_parts: int) -> None:
 
 
 def layers() -> list[tuple[str, PackedLayer]]:
+    heads = {"klt": 1}
     return [
-        (f"{name}, {head_dim} channels", random_layer(2, head_dim, **FRAMES[name]))
-        for name, head_dim in zip(FRAMES, (64, 256, 128, 64, 96, 64), strict=True)
+        *(
+            (f"{name}, {head_dim} channels", random_layer(heads.get(name, 2), head_dim, **frame))
+            for (name, frame), head_dim in zip(
+                FRAMES.items(), (64, 256, 128, 64, 96, 64, 64), strict=True
+            )
+        ),
+        ("a trellis with scales", random_layer(1, 32, widths=(4, 1, 3, 2, 5), trellis=True)),
+        ("a trellis of one bit", random_layer(1, 24, widths=(1,), trellis=True)),
     ]
 
 
@@ -271,6 +282,20 @@ def test_pages_are_encoded_byte_for_byte_and_decoded_alike(name: str, layer: Pac
     decoded = triton_decode.decode(expected.to(DEVICE), phases.to(DEVICE), layer)
     for one, other in zip(decoded, packed.decode(expected, phases, layer), strict=True):
         torch.testing.assert_close(one.cpu(), other)
+
+
+def test_of_paths_that_cost_the_same_the_one_of_lower_earlier_bits_is_taken() -> None:
+    levels = {width: (-60,) * (8 << width) + (60,) * (8 << width) for width in (1, 2)}
+    book = Codebook(levels, dict.fromkeys(levels, 0.1))
+    widths = torch.tensor([[1, 2, 0, 1]], dtype=torch.uint8)
+    layer = PackedLayer(Packing(widths, widths, token_scales=False), book, book)
+    # Everything is as far from one level as from the other, but for a few channels.
+    torch.manual_seed(0)
+    states = (torch.randn(1, 1, 16, 16) * 3).round().div(4, rounding_mode="trunc")
+    phases = torch.zeros(1, dtype=torch.int32)
+    expected = packed.encode(states, -states, phases, layer)
+    found = triton_encode.encode(states.to(DEVICE), -states.to(DEVICE), phases.to(DEVICE), layer)
+    assert torch.equal(found.cpu(), expected)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e30])

@@ -76,7 +76,7 @@ def measure(device: torch.device, *, quick: bool) -> dict[str, Any]:
         for tokens in ((80,) if quick else CONTEXTS)
         for name in FORMATS
     ]
-    moves = [time_pages(name, 64 if quick else 4_096, device) for name in FORMATS]
+    moves = [time_pages(name, 32 if quick else 4_096, device) for name in FORMATS]
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "interpreter",
         "torch": torch.__version__,

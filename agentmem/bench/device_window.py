@@ -11,10 +11,11 @@ from torch import Tensor
 
 from agentmem.kernels import packed
 from agentmem.kernels.attention import page_products, turned_queries
-from agentmem.kernels.codebook import Codebook
+from agentmem.kernels.code_stream import PAGE_TOKENS
+from agentmem.kernels.codebook import NUM_STATES, Codebook
 from agentmem.kernels.hadamard import hadamard
 from agentmem.kernels.packed import PackedLayer
-from agentmem.kernels.packing import PAGE_TOKENS, Packing
+from agentmem.kernels.packing import Packing
 from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 
@@ -43,7 +44,8 @@ def make_layer(name: str, num_heads: int, head_dim: int) -> PackedLayer:
         groups = head_dim // 4
         widths = torch.tensor([_KLT_WIDTHS[group * 16 // groups] for group in range(groups)])
         widths = widths.to(torch.uint8).expand(num_heads, -1).contiguous()
-        book = Codebook(_LEVELS, {width: 3.0 / 127 for width in range(1, 9)})
+        trellis = {width: _by_window(of_codes) for width, of_codes in _LEVELS.items()}
+        book = Codebook(trellis, {width: 3.0 / 127 for width in range(1, 9)})
         spreads = torch.linspace(3.0, 0.1, head_dim)
         return PackedLayer(
             Packing(widths, widths, token_scales=False), book, book,
@@ -207,6 +209,15 @@ def make_window(
         frequencies=frequencies.to(device),
         states=states,
         encoded=encoded.to(device),
+    )
+
+
+def _by_window(levels: tuple[int, ...]) -> tuple[int, ...]:
+    """Levels that depend on the state before a code too: each state's around those of each code."""
+    return tuple(
+        max(-128, min(127, level + state * 7 % NUM_STATES - NUM_STATES // 2))
+        for level in levels
+        for state in range(NUM_STATES)
     )
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from agentmem.kernels.attention import TILE_TOKENS, OnlineSoftmax, merge
 from agentmem.kernels.backend import attends_dense_in_c
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.cpu_dense import DenseStates
-from agentmem.kernels.packing import PAGE_TOKENS
 from agentmem.kernels.rotary import as_channels, as_pairs, ordered_pairs
 from agentmem.models.kv_rows import attend_rows, sink_part
 from agentmem.models.kv_window import Step

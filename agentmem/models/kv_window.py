@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.kernels.page_table import PageTable, PlacedSegment
 from agentmem.kernels.rotary import unit_rotations
 from agentmem.storage.kv_arena import Block, PageArena

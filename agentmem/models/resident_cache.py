@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Literal
 
 from agentmem.errors import SegmentNotFound
-from agentmem.kernels.packing import PAGE_TOKENS
+from agentmem.kernels.code_stream import PAGE_TOKENS
 from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors

@@ -6,7 +6,7 @@
        logit = scale * (q' . levels) + center     q' in two bytes, levels in one
        out   = sum of p * scale * levels          p in one byte of a tile's largest, or two
 
-   Fast because codes become bytes by one or two table look-ups, four channels or four tokens are
+   Fast because codes become bytes by a shift and a look-up, four channels or four tokens are
    multiplied and added by one instruction, and one reading of the codes serves all query rows. */
 #include <immintrin.h>
 #include <math.h>
@@ -96,30 +96,27 @@ static int32_t next_tile(const Window *window, const Stretch *stretches, int32_t
     return taken;
 }
 
-/* Where the tile after this one lies. A head's record: keys, their scales, values, their scales. */
+/* Where the tile after this one lies. */
 static void look_ahead(const Layer *layer, const Window *window, int head_index,
                        const Stretch *stretches, int32_t num_stretches, Scratch *scratch) {
     const Head *head = layer->heads + head_index;
-    const Run *runs = layer->runs;
     Ahead *ahead = &scratch->ahead;
-    int key_end = head->key_scales, value_end = head->value_scales;
-    int keys = head->key_run < head->value_run ? runs[head->key_run].offset : key_end;
-    int values = head->value_run < head->end_run ? runs[head->value_run].offset : value_end;
-    int scale_bytes = layer->token_scales ? 2 * PAGE_TOKENS : 0;
     int32_t page = 0;
     for (int32_t s = 0; s < num_stretches; s++)
         for (int p = 0; p < stretches[s].num_pages && page < TILE_PAGES; p++, page++) {
             const uint8_t *record =
                 window->pages + window->rows[stretches[s].pages[p]] * window->page_stride;
-            ahead->keys[page] = record + keys;
-            ahead->values[page] = record + values;
+            ahead->keys[page] = record + 64L * head->key_word;
+            ahead->values[page] = record + 64L * head->value_word;
+            /* Those of values lie beside them. */
+            if (layer->token_scales) fetch(record + head->key_scales, 0);
         }
     for (; page < TILE_PAGES && page; page++) {
         ahead->keys[page] = ahead->keys[page - 1];
         ahead->values[page] = ahead->values[page - 1];
     }
-    ahead->key_lines = num_stretches ? (key_end + scale_bytes - keys + 63) / 64 : 0;
-    ahead->value_lines = num_stretches ? (value_end + scale_bytes - values + 63) / 64 : 0;
+    ahead->key_lines = num_stretches ? head->key_words : 0;
+    ahead->value_lines = num_stretches ? head->value_words : 0;
 }
 
 /* Where the stretches of part `part` of `num_parts` begin. */
@@ -142,6 +139,12 @@ static void see_all(const Window *window, Scratch *scratch) {
         if (high < scratch->first_high) scratch->first_high = high;
     }
     memset(scratch->no_center, 0, sizeof scratch->no_center);
+}
+
+/* The sum of four times four channels. */
+INLINE __m128 four_sums(const float *parts) {
+    return _mm_add_ps(_mm_add_ps(_mm_load_ps(parts), _mm_load_ps(parts + 4)),
+                      _mm_add_ps(_mm_load_ps(parts + 8), _mm_load_ps(parts + 12)));
 }
 
 /* One part of one head. */
@@ -167,8 +170,8 @@ static void attend_part(const Layer *layer, const Window *window, int head_index
         partial[0] = sums.maxima[r];
         partial[1] = _mm512_reduce_add_ps(_mm512_load_ps(sums.totals + r * 16));
         const float *parts = sums.values + r * num_groups * 16;
-        for (int c = 0; c < num_groups * GROUP_CHANNELS; c++, parts += 4)
-            partial[16 + c] = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+        for (int g = 0; g < num_groups; g++, parts += 16)
+            _mm_storeu_ps(partial + 16 + g * GROUP_CHANNELS, four_sums(parts));
         for (int c = num_groups * GROUP_CHANNELS; c < layer->value_channels; c++)
             partial[16 + c] = 0.0f;
     }

@@ -1,7 +1,7 @@
 /* What encode.c and decode.c share: a layer's constants and a batch of its pages.
 
-   Structures are mirrored field by field in cpu_coding.py. The layout of records is packing.py's,
-   what codes stand for codebook.py's. A group is four channels of a page's 16 tokens. */
+   Structures are mirrored field by field in cpu_coding.py and cpu_codes.py. The layout of records
+   is packing.py's and code_stream.py's, what codes stand for codebook.py's. */
 #pragma once
 
 #include <immintrin.h>
@@ -10,12 +10,13 @@
 #include "layout.h"
 #include "vectors.h"
 
-enum { KEYS, VALUES, NUM_SIDES, NUM_WIDTHS = 9, NUM_CODES = 256 };
+enum { KEYS, VALUES, NUM_SIDES, NUM_WIDTHS = 9, NUM_CODES = 256, NUM_STATES = 16 };
 
-/* Neighbouring groups of one width, those without bits included. */
+/* Neighbouring groups of one head and width, those without bits included. Channels of keys are
+   counted through all heads, and so are those of values. */
 typedef struct {
     int32_t width, first_channel, num_groups;
-    int32_t offset; /* of the first code in a page's record */
+    int32_t first_bit; /* of a token's stream */
 } CodeRun;
 
 /* Keys, or values, of one head. */
@@ -26,12 +27,15 @@ typedef struct {
 
 typedef struct {
     int32_t num_heads, head_dim, token_scales;
+    int32_t num_words; /* of a token's stream, with which a record begins */
+    int32_t is_trellis[NUM_SIDES];
     float tops[NUM_SIDES]; /* a token's size over its scale */
     const CodeRun *runs;
     const Part *parts;     /* (2, H) */
     const float *borders;  /* (2, 9, 256): where the next code begins by width, then infinity */
     const float *places;   /* (2, 9, 2): border i lies near i in x * [0] + [1]; widths 5 to 8 */
-    const float *values;   /* (2, 9, 256): of each code by width */
+    const float *values;   /* (2, 9, 256): of each window by width */
+    const float *reaches;  /* (2, 9): channels beyond are coded as if they were there; a trellis */
     const float *offsets[NUM_SIDES]; /* center (4, H, 16, D) of keys, mean (H, D) of values; NULL */
 } Coding;
 
@@ -50,6 +54,9 @@ typedef struct {
     int32_t num_pages, num_threads;
 } Batch;
 
+/* A channel of a page's tokens. */
+typedef float Column[PAGE_TOKENS];
+
 /* Fewer heads of pages than this are not worth another thread. */
 enum { LEAST_ITEMS = 32 };
 
@@ -62,17 +69,35 @@ INLINE float *states_of(const States *states, int64_t page, int64_t head) {
     return states->first + page * states->page + head * states->head;
 }
 
-/* Sixteen dwords as a 4 by 4 matrix, transposed: its own inverse. */
-INLINE __m512i transposed_dwords(__m512i x) {
-    return _mm512_permutexvar_epi32(
-        _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), x);
-}
-
-/* The bytes of each 128 bits likewise. */
-INLINE __m512i transposed_bytes(__m512i x) {
-    return _mm512_shuffle_epi8(
-        x, _mm512_broadcast_i32x4(
-               _mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0)));
+/* Sixteen vectors as a matrix, transposed. */
+INLINE void transpose(__m512 *rows) {
+    __m512 a[16], b[16];
+    UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < 16; i += 4) {
+        b[i] = low_pairs(a[i], a[i + 2]);
+        b[i + 1] = high_pairs(a[i], a[i + 2]);
+        b[i + 2] = low_pairs(a[i + 1], a[i + 3]);
+        b[i + 3] = high_pairs(a[i + 1], a[i + 3]);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        a[i] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88);
+        a[i + 4] = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+        a[i + 8] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88);
+        a[i + 12] = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        rows[i] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0x88);
+        rows[i + 4] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0x88);
+        rows[i + 8] = _mm512_shuffle_f32x4(a[i], a[i + 8], 0xdd);
+        rows[i + 12] = _mm512_shuffle_f32x4(a[i + 4], a[i + 12], 0xdd);
+    }
 }
 
 /* A call of a function of the width, which it then knows when it is compiled. */

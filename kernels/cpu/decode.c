@@ -1,65 +1,37 @@
 /* Decode pages into the frame they are coded in: a code's value times its token's scale, both as
    the eager twin has them. */
-#include <string.h>
-
 #include "codes.h"
 #include "coding.h"
 
-/* One group of one width: 8 * WIDTH bytes to 64 codes. */
-INLINE __m512i read_planes(const int WIDTH, const uint8_t *bytes) {
-    if (WIDTH == 8) return _mm512_loadu_si512(bytes);
-    __m512i codes = _mm512_setzero_si512();
-    if (WIDTH & 4) {
-        codes = _mm512_and_si512(plane_of_4(bytes), _mm512_set1_epi8(15));
-        codes = _mm512_slli_epi16(codes, WIDTH & 3);
-        bytes += 32;
-    }
-    if (WIDTH & 2) {
-        __m512i plane = _mm512_and_si512(plane_of_2(bytes), _mm512_set1_epi8(3));
-        codes = _mm512_or_si512(codes, _mm512_slli_epi16(plane, WIDTH & 1));
-        bytes += 16;
-    }
-    if (WIDTH & 1)
-        codes = _mm512_mask_add_epi8(codes, plane_of_1(bytes), codes, _mm512_set1_epi8(1));
-    return codes;
-}
-
-INLINE __m512 values_of(const int WIDTH, __m512i codes, const float *values) {
-    if (WIDTH <= 4) return _mm512_permutexvar_ps(codes, _mm512_loadu_ps(values));
-    if (WIDTH == 5)
-        return _mm512_permutex2var_ps(_mm512_loadu_ps(values), codes, _mm512_loadu_ps(values + 16));
-    return _mm512_i32gather_ps(codes, values, 4);
-}
-
-/* The groups of a run. `scales` (4): those of four tokens' channels each; NULL: none. */
-INLINE void decode_run(const int WIDTH, const uint8_t *bytes, int num_groups, const __m512 *scales,
-                       const float *values, int by_channel, float *states, int64_t stride) {
-    for (int group = 0; group < num_groups; group++, states += 4, bytes += 8 * WIDTH) {
-        __m512i codes = read_planes(WIDTH, bytes);
-        if (by_channel) codes = transposed_bytes(transposed_dwords(codes));
-#define FOUR_TOKENS(K)                                                                         \
-    {                                                                                          \
-        __m512i words = _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(codes, K));             \
-        __m512 x = values_of(WIDTH, words, values);                                            \
-        if (scales) x = _mm512_mul_ps(x, scales[K]);                                           \
-        float *to = states + 4 * K * stride;                                                   \
-        _mm_storeu_ps(to, _mm512_castps512_ps128(x));                                          \
-        _mm_storeu_ps(to + stride, _mm512_extractf32x4_ps(x, 1));                              \
-        _mm_storeu_ps(to + 2 * stride, _mm512_extractf32x4_ps(x, 2));                          \
-        _mm_storeu_ps(to + 3 * stride, _mm512_extractf32x4_ps(x, 3));                          \
-    }
-        FOUR_TOKENS(0)
-        FOUR_TOKENS(1)
-        FOUR_TOKENS(2)
-        FOUR_TOKENS(3)
-#undef FOUR_TOKENS
+/* The groups of a run: windows of narrow codes, wide codes alone, and what they stand for. */
+static void read_run(const CodeRun *run, const uint8_t *words, int num_words, const float *values,
+                     int is_scaled, __m512 scales, Column *columns) {
+    int state_bits = run->width <= WIDEST_NARROW ? STATE_BITS : 0;
+    __m512i mask = _mm512_set1_epi32((1 << (run->width + state_bits)) - 1);
+    for (int c = 0; c < run->num_groups * GROUP_CHANNELS; c++) {
+        float *channel = columns[c];
+        if (!run->width) {
+            _mm512_store_ps(channel, _mm512_setzero_ps());
+            continue;
+        }
+        int bit = run->first_bit + c * run->width - state_bits;
+        __m512i window = _mm512_and_si512(bits_from(words, num_words, bit), mask);
+        __m512 x = _mm512_i32gather_ps(window, values, 4);
+        _mm512_store_ps(channel, is_scaled ? _mm512_mul_ps(x, scales) : x);
     }
 }
 
-/* Channels without bits. */
-static void write_zeros(float *states, int64_t stride, int num_channels) {
-    for (int t = 0; t < PAGE_TOKENS; t++)
-        memset(states + t * stride, 0, num_channels * sizeof(float));
+static void write_rows(const Column *columns, int size, float *states, int64_t stride) {
+    for (int d = 0; d < size; d += 16) {
+        __m512 rows[PAGE_TOKENS];
+        __mmask16 there = first_lanes(size - d);
+        UNROLL
+        for (int c = 0; c < 16; c++) rows[c] = _mm512_load_ps(columns[d + c]);
+        transpose(rows);
+        UNROLL
+        for (int t = 0; t < PAGE_TOKENS; t++)
+            _mm512_mask_storeu_ps(states + t * stride + d, there, rows[t]);
+    }
 }
 
 static void decode_part(const Coding *coding, const Batch *batch, int side, int64_t page,
@@ -67,25 +39,17 @@ static void decode_part(const Coding *coding, const Batch *batch, int side, int6
     const Part *part = coding->parts + side * coding->num_heads + head;
     const uint8_t *record = batch->pages + page * batch->page_stride;
     float *states = states_of(batch->states + side, page, head);
-    int64_t stride = batch->states[side].token;
-    __m512 spread[4], *scales = NULL;
-    if (coding->token_scales) {
-        __m512 all = _mm512_cvtph_ps(_mm256_loadu_si256((void *)(record + part->scales)));
-        __m512i token = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-        for (int k = 0; k < 4; k++) {
-            __m512i of = _mm512_add_epi32(token, _mm512_set1_epi32(4 * k));
-            spread[k] = _mm512_permutexvar_ps(of, all);
-        }
-        scales = spread;
-    }
+    __m512 scales = _mm512_setzero_ps();
+    _Alignas(64) Column columns[MAX_DIM];
+    if (coding->token_scales)
+        scales = _mm512_cvtph_ps(_mm256_loadu_si256((void *)(record + part->scales)));
     for (int r = part->run; r < part->end_run; r++) {
         const CodeRun *run = coding->runs + r;
         const float *values = coding->values + (side * NUM_WIDTHS + run->width) * NUM_CODES;
-        float *first = states + run->first_channel;
-        if (run->width == 0) write_zeros(first, stride, run->num_groups * GROUP_CHANNELS);
-        FOR_WIDTH(run->width, decode_run, record + run->offset, run->num_groups, scales, values,
-                  side == VALUES, first, stride)
+        read_run(run, record, coding->num_words, values, coding->token_scales, scales,
+                 columns + run->first_channel - head * coding->head_dim);
     }
+    write_rows(columns, coding->head_dim, states, batch->states[side].token);
 }
 
 /* `batch->states` from its pages. */

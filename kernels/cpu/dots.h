@@ -135,7 +135,7 @@ static void dot_keys(int rows, int first_row, const uint8_t *const *levels, int 
 
 /* Weights of a tile as one or two unsigned bytes: scale * (coarse + fine / 255). */
 typedef struct {
-    _Alignas(64) uint8_t codes[BLOCK_ROWS][2][TILE_TOKENS];
+    _Alignas(64) uint8_t codes[BLOCK_ROWS][2][TILE_PAGES * 64]; /* by four tokens, channel, token */
     _Alignas(64) float scales[16];
     _Alignas(64) float decays[16]; /* of what earlier tiles have summed */
 } IntegerWeights;
@@ -156,7 +156,9 @@ INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS,
         UNROLL
         for (int g = 0; g < GROUPS; g++) {
             values[g] = _mm512_loadu_si512(levels[p] + (group + g) * 64);
-            if (TERMS == 2) values[g] = _mm512_xor_si512(values[g], _mm512_set1_epi8((char)0x80));
+            if (TERMS == 2)
+                values[g] = _mm512_xor_si512(transposed_bytes(values[g]),
+                                             _mm512_set1_epi8((char)0x80));
         }
         if (group < ahead->value_lines)
             UNROLL
@@ -165,8 +167,7 @@ INLINE void dot_value_groups(const int ROWS, const int GROUPS, const int TERMS,
         for (int r = 0; r < ROWS; r++)
             UNROLL
             for (int term = 0; term < TERMS; term++) {
-                const uint8_t *codes = weights->codes[r][term] + p * PAGE_TOKENS;
-                __m512i tokens = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i *)codes));
+                __m512i tokens = _mm512_load_si512(weights->codes[r][term] + p * 64);
                 UNROLL
                 for (int g = 0; g < GROUPS; g++)
                     totals[r][term][g] = add_products(totals[r][term][g], tokens, values[g]);
@@ -202,9 +203,9 @@ INLINE void dot_values_of(const int ROWS, const int WIDE, const int TERMS,
                          row_stride);
 }
 
-/* sums[r][16 * group + 4 * channel + part] += weights of four tokens times their values; each of
-   the pages is `levels` (num_groups, 4, 16), signed. Where all are codes of eight bits, they are
-   read from the page, top bit turned, and deserve both bytes of the weights. */
+/* sums[r][16 * group + 4 * part + channel] += weights of four tokens times their values; each of
+   the pages is `levels` (num_groups, 4 times 4 tokens, 4 channels, tokens), signed. Where all are
+   codes of eight bits, they are read from the page, and deserve both bytes of the weights. */
 static void dot_values(int rows, int all_bytes, const uint8_t *const *levels, int num_pages,
                        int num_groups, const IntegerWeights *weights, const Ahead *ahead,
                        float *sums, long row_stride) {

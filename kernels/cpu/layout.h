@@ -14,6 +14,9 @@ enum {
     TILE_TOKENS = 128,
     BLOCK_ROWS = 8,  /* query rows that share one reading of the codes */
     MAX_DIM = 256,
+    PAGE_LEVELS = MAX_DIM * PAGE_TOKENS + 64, /* not a multiple of 4 KB, which caches confuse */
+    STATE_BITS = 4, /* of the stream before a narrow code: see code_stream.py */
+    WIDEST_NARROW = 4,
 };
 
 /* A matrix for rows of 16-bit integers: (H, D / 2, columns, 2), each column times its scale. */
@@ -28,13 +31,15 @@ enum { PROJECT_CHANNELS, PROJECT_MATRIX, PROJECT_HADAMARD };
 /* Neighbouring groups of channels of one width. Groups without bits are not counted at all. */
 typedef struct {
     int32_t width, first_group, num_groups;
-    int32_t offset; /* of the first code in a page's record */
+    int32_t first_bit; /* of a token's stream */
 } Run;
 
 typedef struct {
     int32_t key_groups, value_groups; /* with bits */
     int32_t key_run, value_run, end_run;
     int32_t key_scales, value_scales; /* offsets in a page's record */
+    /* Of the streams: the first word with codes of its keys, and how many; of its values. */
+    int32_t key_word, key_words, value_word, value_words;
     int32_t flags;                    /* 1: every key code is a byte; 2: every value code */
 } Head;
 
@@ -42,9 +47,11 @@ typedef struct {
     int32_t num_heads, head_dim;
     int32_t key_channels, value_channels; /* of the widest head, rounded up to 16 */
     int32_t projection_kind, token_scales;
+    int32_t num_words;     /* of a token's stream, with which a record begins */
+    int32_t has_states[2]; /* of keys, of values: whether narrow codes depend on the bits before */
     const Head *heads;
     const Run *runs;
-    const uint8_t *key_tables, *value_tables; /* (9, 2, 64), see codes.h */
+    const uint8_t *key_tables, *value_tables; /* (5, 256): see codes.h */
     /* From a turned query to the channels that have bits, units folded in:
        PROJECT_CHANNELS (H, D): factors;  PROJECT_MATRIX (H, D, key_channels);
        PROJECT_HADAMARD (H, 2, D): factors before and after the Walsh-Hadamard transform. */

@@ -20,8 +20,8 @@ typedef struct {
     _Alignas(64) float logits[BLOCK_ROWS][TILE_TOKENS];
     _Alignas(64) float key_scales[TILE_TOKENS], value_scales[TILE_TOKENS];
     _Alignas(64) float no_center[PAGE_TOKENS];
-    _Alignas(64) uint8_t keys[TILE_PAGES][MAX_DIM * PAGE_TOKENS];
-    _Alignas(64) uint8_t values[TILE_PAGES][MAX_DIM * PAGE_TOKENS];
+    _Alignas(64) uint8_t keys[TILE_PAGES][PAGE_LEVELS];
+    _Alignas(64) uint8_t values[TILE_PAGES][PAGE_LEVELS];
     const uint8_t *records[TILE_PAGES], *key_levels[TILE_PAGES], *value_levels[TILE_PAGES];
     int32_t pages[TILE_PAGES];
     int32_t num_pages;
@@ -42,22 +42,16 @@ static void read_levels(const Layer *layer, const Head *head, int values, Scratc
     int all_bytes = head->flags & (values ? 2 : 1);
     int begin = values ? head->value_run : head->key_run;
     int end = values ? head->end_run : head->value_run;
-    const uint8_t *tables = values ? layer->value_tables : layer->key_tables;
+    int first_word = values ? head->value_word : head->key_word;
+    uint8_t(*bytes)[PAGE_LEVELS] = values ? scratch->values : scratch->keys;
     const uint8_t **levels = values ? scratch->value_levels : scratch->key_levels;
-    for (int p = 0; p < scratch->num_pages; p++) {
-        const uint8_t *record = scratch->records[p];
-        if (all_bytes) {
-            levels[p] = record + layer->runs[begin].offset;
-            continue;
-        }
-        uint8_t *bytes = values ? scratch->values[p] : scratch->keys[p];
-        for (int r = begin; r < end; r++) {
-            const Run *run = layer->runs + r;
-            expand(run->width, record + run->offset, run->num_groups, tables, values,
-                   bytes + run->first_group * 64);
-        }
-        levels[p] = bytes;
-    }
+    for (int p = 0; p < scratch->num_pages; p++)
+        levels[p] = all_bytes ? scratch->records[p] + 64L * first_word : bytes[p];
+    for (int r = begin; r < end && !all_bytes; r++)
+        expand(layer->runs + r, values, layer->has_states[values], scratch->records,
+               layer->num_words, scratch->num_pages,
+               values ? layer->value_tables : layer->key_tables,
+               bytes[0] + layer->runs[r].first_group * 64);
 }
 
 /* The scales of a tile's tokens; ones where they have none. */
@@ -136,6 +130,13 @@ static void tile_logits(const Layer *layer, const Window *window, int head_index
 /* Logits so far below the largest that a tile of them adds less than 1e-8 of what is there. */
 #define NEGLIGIBLE 25.0f
 
+/* Weights of 16 tokens as bytes: four tokens beside each of a group's four channels. */
+INLINE __m512i four_of_each(__m512i weights) {
+    __m512i bytes = _mm512_castsi128_si512(_mm512_cvtusepi32_epi8(weights));
+    return _mm512_permutexvar_epi32(
+        _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), bytes);
+}
+
 /* Fold a tile's logits into the running softmax; weights become bytes of the tile's largest.
    Returns 0, and folds nothing, if the tile is negligible to every row. */
 static int weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums *sums) {
@@ -186,11 +187,11 @@ static int weigh(int first_row, int rows, int two_bytes, Scratch *scratch, Sums 
         for (int p = 0; p < num_pages; p++) {
             __m512 share = _mm512_mul_ps(_mm512_load_ps(scratch->logits[r] + p * 16), inverse);
             __m512i coarse = two_bytes ? _mm512_cvttps_epi32(share) : _mm512_cvtps_epi32(share);
-            _mm_store_si128((__m128i *)(coarse_codes + p * 16), _mm512_cvtusepi32_epi8(coarse));
+            _mm512_store_si512(coarse_codes + p * 64, four_of_each(coarse));
             if (!two_bytes) continue;
             __m512 rest = _mm512_sub_ps(share, _mm512_cvtepi32_ps(coarse));
             __m512i fine = _mm512_cvtps_epi32(_mm512_mul_ps(rest, _mm512_set1_ps(255.0f)));
-            _mm_store_si128((__m128i *)(fine_codes + p * 16), _mm512_cvtusepi32_epi8(fine));
+            _mm512_store_si512(fine_codes + p * 64, four_of_each(fine));
         }
     }
     return 1;

@@ -47,6 +47,21 @@ INLINE __m512 hyperbolic_tangent(__m512 x) {
     return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(size), sign));
 }
 
+INLINE __m512i shifted_left(__m512i x, int count) {
+    return _mm512_sll_epi32(x, _mm_cvtsi32_si128(count));
+}
+
+INLINE __m512i shifted_right(__m512i x, int count) {
+    return _mm512_srl_epi32(x, _mm_cvtsi32_si128(count));
+}
+
+/* Each 128 bits as a 4 by 4 matrix of bytes, transposed: its own inverse. */
+INLINE __m512i transposed_bytes(__m512i x) {
+    return _mm512_shuffle_epi8(
+        x, _mm512_broadcast_i32x4(
+               _mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0)));
+}
+
 /* Lane r of each 128 bits: the largest, or the sum, of all lanes of x[r]. */
 #define ACROSS(NAME, TYPE, LOW, HIGH, LOW2, HIGH2, SHUFFLE, COMBINE)              \
     INLINE TYPE NAME(const TYPE *x) {                                             \
