@@ -64,6 +64,7 @@ def random_layer(
     centered: bool = False,
     transformed: bool = False,
     trellis: bool = False,
+    value_trellis: bool | None = None,
 ) -> PackedLayer:
     """A layer with any of these widths for each group of channels of each head.
 
@@ -72,6 +73,7 @@ def random_layer(
         centered: whether keys have a center and values a mean, both large.
         transformed: whether keys and values are coded in frames of their own.
         trellis: whether levels of narrow codes depend on the state before them.
+        value_trellis: whether those of values do, where it is otherwise than with keys.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -79,10 +81,13 @@ def random_layer(
         return torch.randn(shape, generator=generator)
 
     def drawn(choice: Sequence[int]) -> Tensor:
-        which = torch.randint(0, len(choice), (num_heads, head_dim // 4), generator=generator)
+        groups = head_dim // 4
+        which = torch.randint(0, len(choice), (num_heads, groups), generator=generator)
         of_groups = torch.tensor(choice, dtype=torch.uint8)[which]
-        # Otherwise a small head may have no bits at all.
-        of_groups[:, 0] = max(choice)
+        # Otherwise a small head may have no bits at all. Not all in front: what follows a wide code
+        # does not depend on what came before it.
+        heads = torch.arange(num_heads)
+        of_groups[heads, (heads + 1) % groups] = max(choice)
         return of_groups
 
     packing = Packing(
@@ -100,13 +105,15 @@ def random_layer(
     key_transform, query_transform, value_transform, value_inverse = (
         None if matrix is None else matrix.float().contiguous() for matrix in matrices
     )
-    book = codebook(
-        (*widths, *(value_widths or ())), top=127.0 if token_scales else 9.0, trellis=trellis
+    used, top = (*widths, *(value_widths or ())), 127.0 if token_scales else 9.0
+    key_book, value_book = (
+        codebook(used, top=top, trellis=depends)
+        for depends in (trellis, trellis if value_trellis is None else value_trellis)
     )
     return PackedLayer(
         packing,
-        book,
-        book,
+        key_book,
+        value_book,
         key_transform=key_transform,
         query_transform=query_transform,
         center=5 * normal(64, num_heads, head_dim) if centered else None,

@@ -30,6 +30,8 @@ FRAMES: dict[str, dict[str, Any]] = {
     "binary": {"widths": (1,)},
     "any widths": {"widths": ALL_WIDTHS, "token_scales": False},
     "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True, "trellis": True},
+    "keys a trellis": {"widths": (3,), "trellis": True, "value_trellis": False},
+    "values a trellis": {"widths": (1, 2, 0), "trellis": False, "value_trellis": True},
 }
 """What a layer may be coded in."""
 BOUNDS = {"q8": 0.001}
@@ -156,6 +158,17 @@ def test_q8_and_two_bytes_of_weight_equal_the_eager_twin() -> None:
     torch.testing.assert_close(
         attend(window, queries, limits), eager(window, queries, limits), rtol=1e-3, atol=1e-3
     )
+
+
+@with_kernels
+@pytest.mark.parametrize("widths", [(5, 8), (3, 8)])
+def test_codes_of_eight_bits_that_begin_inside_a_word_are_no_bytes_of_the_page(
+    widths: tuple[int, int],
+) -> None:
+    layer = random_layer(3, 20, widths=widths[:1], value_widths=widths[1:], token_scales=False)
+    assert layer.packing.stream.first_bits[60] % 32, "values begin inside a word"
+    window = packed_window(layer, [150, 34])
+    check(window, window.queries(5), window.limits(5))
 
 
 @with_kernels

@@ -26,6 +26,8 @@ FRAMES: dict[str, dict[str, Any]] = {
     "binary": {"widths": (1,)},
     "binary rotated": {"widths": (1,), "centered": True, "transformed": True},
     "any widths": {"widths": ALL_WIDTHS},
+    "keys a trellis": {"widths": ALL_WIDTHS, "trellis": True, "value_trellis": False},
+    "values a trellis": {"widths": (1, 2, 3), "trellis": False, "value_trellis": True},
     "klt": {
         "widths": ALL_WIDTHS,
         "token_scales": False,
@@ -76,6 +78,7 @@ def test_pages_are_those_of_the_eager_twin(frame: str, num_pages: int, head_dim:
     centered=st.booleans(),
     transformed=st.booleans(),
     trellis=st.booleans(),
+    value_trellis=st.booleans(),
     num_heads=st.integers(1, 3),
     head_dim=st.sampled_from([4, 12, 20, 36, 64, 80]),
     num_pages=st.integers(0, 6),
@@ -89,6 +92,7 @@ def test_any_widths_in_any_frame(
     centered: bool,
     transformed: bool,
     trellis: bool,
+    value_trellis: bool,
     num_heads: int,
     head_dim: int,
     num_pages: int,
@@ -98,7 +102,7 @@ def test_any_widths_in_any_frame(
 ) -> None:
     layer = random_layer(
         num_heads, head_dim, seed=seed, widths=widths, token_scales=token_scales,
-        centered=centered, transformed=transformed, trellis=trellis,
+        centered=centered, transformed=transformed, trellis=trellis, value_trellis=value_trellis,
     )  # fmt: skip
     keys, values, phases = random_states(layer, num_pages, seed=seed)
     keys, values = (keys * 10.0**exponent).to(dtype), (values * 10.0**exponent).to(dtype)

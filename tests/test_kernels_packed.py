@@ -31,6 +31,8 @@ FRAMES: dict[str, dict[str, Any]] = {
     "any widths": {"widths": ALL_WIDTHS, "token_scales": False},
     "all at once": {"widths": ALL_WIDTHS, "centered": True, "transformed": True},
     "a trellis": {"widths": (2,), "value_widths": (1,), "trellis": True},
+    "keys a trellis": {"widths": (3, 5), "trellis": True, "value_trellis": False},
+    "values a trellis": {"widths": (1, 2, 0), "trellis": False, "value_trellis": True},
     "a trellis at once": {
         "widths": ALL_WIDTHS, "token_scales": False, "centered": True, "transformed": True,
         "trellis": True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from agentmem.kernels.packing import Packing
-from tests.slow_streams import slow_stream, slow_windows
+from tests.slow_streams import in_order, last_state, slow_stream, slow_windows
 
 Pages = tuple[Tensor, Tensor, Tensor | None, Tensor | None]
 
@@ -43,24 +45,21 @@ def bits_of(pages: Pages) -> list[list[int] | None]:
     ]
 
 
-def stream_of(packing: Packing, pages: Pages, page: int) -> tuple[list[list[int]], list[int]]:
-    """Codes of each token in the order of its stream, and the widths of their groups."""
-    keys, values, _, _ = pages
-    codes = [
-        [code for part in (keys, values) for head in part[page, :, token].tolist() for code in head]
-        for token in range(16)
-    ]
-    widths = [*packing.key_widths.flatten().tolist(), *packing.value_widths.flatten().tolist()]
-    return codes, widths
+def widths_in_order(packing: Packing) -> list[int]:
+    """Of each group of four channels of a token's stream."""
+    tables = (packing.key_widths.tolist(), packing.value_widths.tolist())
+    return [width for table in tables for head in table for width in head]
 
 
 def slow_record(packing: Packing, pages: Pages, page: int) -> bytes:
     """One page's record."""
-    record = bytearray(slow_stream(*stream_of(packing, pages, page)))
-    for head in range(packing.num_heads if packing.token_scales else 0):
-        for scales in pages[2:]:
-            assert scales is not None
-            record += bytes(scales[page, head].clone().view(torch.uint8).tolist())
+    keys, values, *scales = pages
+    tokens = in_order(keys[page].tolist(), values[page].tolist())
+    record = bytearray(slow_stream(tokens, widths_in_order(packing)))
+    for head in range(packing.num_heads):
+        for part in scales:
+            if part is not None:
+                record += bytes(part[page, head].clone().view(torch.uint8).tolist())
     return bytes(record)
 
 
@@ -102,34 +101,47 @@ def test_records_are_those_of_packing_one_bit_at_a_time(packing: Packing, seed: 
 
 @settings(deadline=None, max_examples=30)
 @given(packing=packings(), seed=st.integers(0, 1000))
-def test_windows_reach_back_into_the_head_before_and_from_values_into_keys(
+def test_windows_are_those_of_one_stream_of_all_heads_keys_and_values(
     packing: Packing, seed: int
 ) -> None:
     pages = random_pages(packing, 2, seed)
-    keys, values = packing.windows(packing.pack(*pages))
-    assert keys.dtype == values.dtype == torch.uint8
+    key_windows, value_windows = packing.windows(packing.pack(*pages))
+    assert key_windows.dtype == value_windows.dtype == torch.uint8
+    assert key_windows.shape == value_windows.shape == pages[0].shape
     for page in range(2):
-        codes, widths = stream_of(packing, pages, page)
-        for token, of_token in enumerate(codes):
-            found = [*keys[page, :, token].flatten().tolist()]
-            found += values[page, :, token].flatten().tolist()
-            assert found == slow_windows(of_token, widths)
+        tokens = in_order(pages[0][page].tolist(), pages[1][page].tolist())
+        found = in_order(key_windows[page].tolist(), value_windows[page].tolist())
+        assert found == [slow_windows(token, widths_in_order(packing)) for token in tokens]
+
+
+@settings(deadline=None, max_examples=30)
+@given(packing=packings(), width=st.integers(1, 4), seed=st.integers(0, 1000))
+def test_the_first_value_follows_on_the_last_bits_of_the_keys(
+    packing: Packing, width: int, seed: int
+) -> None:
+    value_widths = packing.value_widths.clone()
+    value_widths[0, 0] = width
+    packing = replace(packing, value_widths=value_widths)
+    pages = random_pages(packing, 1, seed)
+    _, windows = packing.windows(packing.pack(*pages))
+    keys, widths = pages[0][0].tolist(), packing.key_widths.flatten().tolist()
+    assert (windows[0, 0, :, 0] & 15).tolist() == [
+        last_state(codes, widths) for codes in in_order(keys, [])
+    ]
 
 
 @settings(deadline=None, max_examples=60)
 @given(packing=packings())
-def test_codes_fill_whole_words_and_scales_the_rest_of_the_page(packing: Packing) -> None:
-    num_bits = 4 * int(packing.key_widths.sum() + packing.value_widths.sum())
-    end = -(-num_bits // 32) * 64
+def test_scales_follow_the_streams_head_by_head_and_fill_the_page(packing: Packing) -> None:
+    end = -(-4 * sum(widths_in_order(packing)) // 32) * 64
+    assert packing.stream.nbytes == end
     if packing.token_scales:
-        heads = range(packing.num_heads)
-        # A head's scales are one line of 64 bytes: those of keys, then those of values.
-        assert packing.scale_begins.tolist() == [
-            [end + 64 * head for head in heads],
-            [end + 64 * head + 32 for head in heads],
-        ]
-        end += 64 * packing.num_heads
+        keys, values = packing.scale_begins.tolist()
+        for begins in zip(keys, values, strict=True):
+            assert begins == (end, end + 32), "a head's lie side by side"
+            end += 64
     assert packing.page_nbytes == end
+    assert end % 64 == 0, "pages fill whole vectors of 512 bits"
 
 
 @settings(deadline=None, max_examples=40)
@@ -152,28 +164,30 @@ def test_the_bits_below_a_slot_are_those_of_the_tokens_below_it(
 
 
 def test_a_record_of_hand() -> None:
-    """One head of eight channels; keys of 3 and 7 bits, values of 1 and none."""
-    packing = Packing(widths_of([3, 7]), widths_of([1, 0]))
-    keys = torch.zeros((1, 1, 16, 8), dtype=torch.uint8)
+    """Two heads of four channels; keys of 3 and 7 bits, values of 1 and 2."""
+    packing = Packing(widths_of([3], [7]), widths_of([1], [2]))
+    keys, values = torch.zeros((2, 1, 2, 16, 4), dtype=torch.uint8)
     keys[0, 0, 0, 0] = 0b101  # bits 0 to 2
-    keys[0, 0, 4, 6] = 0b1010111  # bits 26 to 32
-    keys[0, 0, 15, 7] = 0b1000001  # bits 33 to 39
-    values = torch.zeros((1, 1, 16, 8), dtype=torch.uint8)
+    keys[0, 1, 4, 2] = 0b1010111  # bits 26 to 32
+    keys[0, 1, 15, 3] = 0b1000001  # bits 33 to 39
     values[0, 0, :, 2] = 1  # bit 42
-    values[0, 0, 9, 3] = 1  # bit 43
-    scales = torch.tensor([1.0] + [0.0] * 14 + [-2.0]).half().view(1, 1, 16)
-    record = packing.pack(keys, values, scales, scales * 0.5)[0].tolist()
-    first = [[0, 0, 0, 0] for _ in range(16)]
-    first[0] = [0b101, 0, 0, 0]
-    first[4] = [0, 0, 0, 0b010111 << 2]
-    second = [[0, 0b100, 0, 0] for _ in range(16)]
-    second[4] = [1, 0b100, 0, 0]
-    second[9] = [0, 0b1100, 0, 0]
-    second[15] = [0b10000010, 0b100, 0, 0]
+    values[0, 1, 9, 3] = 0b10  # bits 50 and 51
+    scales = torch.zeros((2, 2, 16))
+    scales[:, :, 0] = torch.tensor([[1.0, 2.0], [0.5, 4.0]])
+    scales[0, 0, 15] = -2.0
+    record = packing.pack(keys, values, *scales.half()[:, None])[0].tolist()
+    words = [[0, 0, 0, 0] for _ in range(16)] + [[0, 0b100, 0, 0] for _ in range(16)]
+    words[0][0] = 0b101
+    words[4][3] = 0b010111 << 2
+    words[16 + 4][0] = 1
+    words[16 + 15][0] = 0b1000001 << 1
+    words[16 + 9][2] = 0b1000
     assert record == [
-        *(byte for word in (*first, *second) for byte in word),
-        *[0x00, 0x3C, *[0] * 28, 0x00, 0xC0],
-        *[0x00, 0x38, *[0] * 28, 0x00, 0xBC],
+        *(byte for word in words for byte in word),
+        *[0x00, 0x3C, *[0] * 28, 0x00, 0xC0],  # keys of head 0
+        *[0x00, 0x38, *[0] * 30],  # its values
+        *[0x00, 0x40, *[0] * 30],  # keys of head 1
+        *[0x00, 0x44, *[0] * 30],
     ]
 
 
@@ -184,9 +198,10 @@ def test_a_record_of_hand() -> None:
         (3, 64, 8, True, 3 * 2 * (16 * 64 + 32)),
         (2, 128, 4, True, 2 * 2 * (16 * 64 + 32)),
         (2, 96, 1, False, 2 * 2 * 16 * 12),
-        # 9 bytes of codes in each of four parts: only the last word is not full.
+        # Codes of four heads of keys and values, 9 bytes each, leave nothing of nine words.
         (2, 24, 3, False, 16 * 36),
-        (1, 20, 3, False, 16 * 16),
+        # Of 15 bytes they leave the end of the fourth word.
+        (1, 20, 3, True, 16 * 16 + 2 * 32),
         (5, 256, 3, False, 5 * 2 * 16 * 96),
         (2, 64, 0, False, 0),
     ],
