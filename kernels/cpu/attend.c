@@ -18,7 +18,10 @@
 #include "merge.h"
 #include "tile.h"
 
-enum { DONE = 0, NO_MEMORY = -1, BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BAD_BEGIN = 4, BAD_END = 5 };
+enum {
+    DONE = 0, NO_MEMORY = -1,
+    BAD_ROW = 1, BAD_STRETCH = 2, BAD_PHASE = 3, BAD_BEGIN = 4, BAD_END = 5,
+};
 
 /* Fewer tokens than this are not worth another thread. */
 enum { LEAST_PART_TOKENS = 1024 };

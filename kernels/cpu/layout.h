@@ -40,7 +40,7 @@ typedef struct {
     int32_t key_scales, value_scales; /* offsets in a page's record */
     /* Of the streams: the first word with codes of its keys, and how many; of its values. */
     int32_t key_word, key_words, value_word, value_words;
-    int32_t flags;                    /* 1: every key code is a byte; 2: every value code */
+    int32_t flags; /* 1: its keys with bits are whole words of codes of 8 bits; 2: its values */
 } Head;
 
 typedef struct {

@@ -14,8 +14,9 @@ typedef uint8_t Step[NUM_STATES][PAGE_TOKENS];
 typedef struct {
     /* Of the cheapest path to each state. */
     _Alignas(64) float costs[NUM_STATES][PAGE_TOKENS];
-    /* By channel, and one more: the bits that left the stream's last four when a state was reached;
-       after a wide code the one state before it. */
+    /* By channel: the bits that left the stream's last four when a state was reached; of a wide
+       code, in the first row, the state before it. Longer than its channels by one vector at
+       least, because four bytes are read where one counts. */
     Step *left;
 } Paths;
 
@@ -32,7 +33,7 @@ static __m512i cheapest(const Paths *paths) {
     return best;
 }
 
-/* Every token in one state, whatever it cost to get there. */
+/* Each token in the one state given, at no cost, and in no other. */
 static void stand_at(Paths *paths, __m512i states) {
     for (int state = 0; state < NUM_STATES; state++) {
         __mmask16 here = _mm512_cmpeq_epi32_mask(states, _mm512_set1_epi32(state));
@@ -76,11 +77,11 @@ static void narrow_run(const Coding *coding, int side, const CodeRun *run, const
     int table = side * NUM_WIDTHS + run->width;
     const float *values = coding->values + table * NUM_CODES;
     __m512 reach = _mm512_set1_ps(coding->reaches[table]);
-    __m512 other = _mm512_sub_ps(_mm512_setzero_ps(), reach);
+    __m512 lowest = _mm512_sub_ps(_mm512_setzero_ps(), reach);
     int end = run->first_channel + run->num_groups * GROUP_CHANNELS;
     for (int c = run->first_channel; c < end; c++) {
         __m512 x = _mm512_load_ps(columns[c]);
-        x = _mm512_min_ps(_mm512_max_ps(x, other), reach);
+        x = _mm512_min_ps(_mm512_max_ps(x, lowest), reach);
         switch (run->width) {
         case 1: take_step(1, x, values, paths, c); break;
         case 2: take_step(2, x, values, paths, c); break;
