@@ -35,7 +35,7 @@ class _Layer(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in (
             "num_heads", "head_dim", "key_channels", "value_channels", "projection_kind",
-            "token_scales", "num_words",
+            "token_scales",
         )),
         ("has_states", ctypes.c_int32 * 2),
         *((name, ctypes.c_void_p) for name in (
@@ -94,7 +94,7 @@ class PreparedLayer:
         }
         self.structure = _Layer(
             self.num_heads, self.head_dim, keys.num_channels, values.num_channels, kind,
-            int(packing.token_scales), packing.stream.num_words,
+            int(packing.token_scales),
             (ctypes.c_int32 * 2)(layer.key_codebook.is_trellis, layer.value_codebook.is_trellis),
             *map(_pointers, self._tensors.values()),
         )  # fmt: skip

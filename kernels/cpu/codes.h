@@ -39,23 +39,21 @@ INLINE __m512i bits_from(const uint8_t *words, int num_words, int bit) {
 
 /* What is the same in all pages about where a group's windows lie. */
 typedef struct {
-    long low, high;              /* bytes of the words they begin and end in, if these are two */
-    __mmask16 has_low, has_high; /* there is none before a stream's first and behind its last */
-    int32_t shift;               /* bits of two words before them; 0: they lie in one */
-    __m512i places;              /* of four windows in the words of two tokens */
+    long word;         /* bytes before the word they begin in */
+    __mmask16 has_low; /* 0: that is the one before a stream's first, which there is not */
+    int32_t shift;     /* bits before them where they end in the next word; 0: they lie in one */
+    __m512i places;    /* of four windows in the words of two tokens */
 } WindowPlace;
 
-INLINE WindowPlace place_windows(const int WIDTH, const int STATE, int num_words, int first_bit) {
+INLINE WindowPlace place_windows(const int WIDTH, const int STATE, int first_bit) {
     const uint64_t steps = WIDTH * 0x03020100ull;
     int bit = first_bit - LEAD(WIDTH, STATE), index = bit >> 5, shift = bit & 31;
     int straddles = shift + SPAN(WIDTH, STATE) > 32;
     __m512i places = _mm512_set1_epi64((int64_t)(steps | (steps + 0x20202020) << 32));
     if (!straddles) places = _mm512_add_epi8(places, _mm512_set1_epi8((char)shift));
     return (WindowPlace){
-        .low = 64L * index,
-        .high = 64L * (index + 1),
+        .word = 64L * index,
         .has_low = index >= 0 ? 0xffff : 0,
-        .has_high = index + 1 < num_words ? 0xffff : 0,
         .shift = straddles ? shift : 0,
         .places = places,
     };
@@ -64,13 +62,13 @@ INLINE WindowPlace place_windows(const int WIDTH, const int STATE, int num_words
 /* Byte k of every 32 bits: the window of channel k, lowest bits first. */
 INLINE __m512i read_windows(const int WIDTH, const int STRADDLES, const uint8_t *words,
                             const WindowPlace *place) {
-    if (WIDTH == 8 && !STRADDLES) return _mm512_loadu_si512(words + place->low);
+    if (WIDTH == 8 && !STRADDLES) return _mm512_loadu_si512(words + place->word);
     __m512i bits;
     if (STRADDLES)
-        bits = funnel(_mm512_maskz_loadu_epi32(place->has_low, words + place->low),
-                      _mm512_maskz_loadu_epi32(place->has_high, words + place->high), place->shift);
+        bits = funnel(_mm512_maskz_loadu_epi32(place->has_low, words + place->word),
+                      _mm512_loadu_si512(words + place->word + 64), place->shift);
     else
-        bits = _mm512_loadu_si512(words + place->low);
+        bits = _mm512_loadu_si512(words + place->word);
 #ifdef __AVX512VBMI__
     return _mm512_multishift_epi64_epi8(place->places, bits);
 #else
@@ -137,11 +135,10 @@ INLINE void expand_group(const int WIDTH, const int STATE, const int VALUES, con
 }
 
 INLINE void expand_groups(const int WIDTH, const int STATE, const int VALUES, const Run *run,
-                          const uint8_t *const *words, int num_words, int num_pages,
-                          const uint8_t *table, uint8_t *levels) {
+                          const uint8_t *const *words, int num_pages, const uint8_t *table,
+                          uint8_t *levels) {
     for (int group = 0; group < run->num_groups; group++, levels += 64) {
-        WindowPlace place =
-            place_windows(WIDTH, STATE, num_words, run->first_bit + group * 4 * WIDTH);
+        WindowPlace place = place_windows(WIDTH, STATE, run->first_bit + group * 4 * WIDTH);
         if (place.shift)
             expand_group(WIDTH, STATE, VALUES, 1, words, num_pages, &place, table, levels);
         else
@@ -151,10 +148,10 @@ INLINE void expand_groups(const int WIDTH, const int STATE, const int VALUES, co
 
 /* Levels of a run's groups in some pages, PAGE_LEVELS apart. */
 static void expand(const Run *run, int values, int has_states, const uint8_t *const *words,
-                   int num_words, int num_pages, const uint8_t *tables, uint8_t *levels) {
+                   int num_pages, const uint8_t *tables, uint8_t *levels) {
     const uint8_t *table = tables + run->width * 256L;
 #define CALL(WIDTH, STATE, VALUES) \
-    expand_groups(WIDTH, STATE, VALUES, run, words, num_words, num_pages, table, levels)
+    expand_groups(WIDTH, STATE, VALUES, run, words, num_pages, table, levels)
 #define WIDE(WIDTH)                                                            \
     case WIDTH:                                                                \
         if (values) CALL(WIDTH, 0, 1);                                         \
