@@ -37,7 +37,7 @@ class _Layer(ctypes.Structure):
             "num_heads", "head_dim", "key_channels", "value_channels", "projection_kind",
             "token_scales",
         )),
-        ("has_states", ctypes.c_int32 * 2),
+        ("is_trellis", ctypes.c_int32 * 2),
         *((name, ctypes.c_void_p) for name in (
             "heads", "runs", "key_tables", "value_tables", "projection",
         )),

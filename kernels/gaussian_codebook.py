@@ -57,5 +57,3 @@ CODEBOOK = Codebook(
         5: 4.35 / 128, 6: 5.0 / 128, 7: 5.65 / 128, 8: 6.2 / 128,
     },
 )  # fmt: skip
-CODING_ERRORS = (1.0, 0.3227, 0.0962, 0.0267, 0.0075, 0.0061, 0.0019, 0.0006, 0.0002)
-"""Mean squared error at 0 to 8 bits, over the variance."""

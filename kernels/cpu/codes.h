@@ -147,7 +147,7 @@ INLINE void expand_groups(const int WIDTH, const int STATE, const int VALUES, co
 }
 
 /* Levels of a run's groups in some pages, PAGE_LEVELS apart. */
-static void expand(const Run *run, int values, int has_states, const uint8_t *const *words,
+static void expand(const Run *run, int values, int is_trellis, const uint8_t *const *words,
                    int num_pages, const uint8_t *tables, uint8_t *levels) {
     const uint8_t *table = tables + run->width * 256L;
 #define CALL(WIDTH, STATE, VALUES) \
@@ -159,8 +159,8 @@ static void expand(const Run *run, int values, int has_states, const uint8_t *co
         break;
 #define NARROW(WIDTH)                                                          \
     case WIDTH:                                                                \
-        if (has_states && values) CALL(WIDTH, STATE_BITS, 1);                  \
-        else if (has_states) CALL(WIDTH, STATE_BITS, 0);                       \
+        if (is_trellis && values) CALL(WIDTH, STATE_BITS, 1);                  \
+        else if (is_trellis) CALL(WIDTH, STATE_BITS, 0);                       \
         else if (values) CALL(WIDTH, 0, 1);                                    \
         else CALL(WIDTH, 0, 0);                                                \
         break;

@@ -47,7 +47,7 @@ typedef struct {
     int32_t num_heads, head_dim;
     int32_t key_channels, value_channels; /* of the widest head, rounded up to 16 */
     int32_t projection_kind, token_scales;
-    int32_t has_states[2]; /* of keys, of values: whether narrow codes depend on the bits before */
+    int32_t is_trellis[2]; /* of keys, of values: whether narrow codes depend on the bits before */
     const Head *heads;
     const Run *runs;
     const uint8_t *key_tables, *value_tables; /* (5, 256): see codes.h */

@@ -48,7 +48,7 @@ static void read_levels(const Layer *layer, const Head *head, int values, Scratc
     for (int p = 0; p < scratch->num_pages; p++)
         levels[p] = all_bytes ? scratch->records[p] + 64L * first_word : bytes[p];
     for (int r = begin; r < end && !all_bytes; r++)
-        expand(layer->runs + r, values, layer->has_states[values], scratch->records,
+        expand(layer->runs + r, values, layer->is_trellis[values], scratch->records,
                scratch->num_pages,
                values ? layer->value_tables : layer->key_tables,
                bytes[0] + layer->runs[r].first_group * 64);
