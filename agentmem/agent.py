@@ -14,13 +14,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentmem.budget import Budget
 from agentmem.context import Context
 from agentmem.controller import Controller
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, Unsupported
 from agentmem.events import Event, Reply, SessionStarted, Token, TurnKey, Usage
+from agentmem.judge import Judge
 from agentmem.memory import Memory
 from agentmem.models.base import ChatModel, Embedder
 from agentmem.models.registry import resolve_embedder, resolve_model
@@ -39,7 +40,8 @@ from agentmem.suspension import Suspension
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-ControllerMode = Literal["llm", "policy", "off"]
+ControllerMode = Literal["llm", "scored", "tools", "policy", "off"]
+_MODES: tuple[ControllerMode, ...] = get_args(ControllerMode)
 _SUMMARY_TOKENS = 64
 
 
@@ -56,9 +58,11 @@ class Agent:
             numbered name.
         budget: tokens of the window, reply included, or a whole `Budget`.
         kv: format of KV in the window: "dense", "q8", "fp8", "q4", "klt" or "binary".
-        controller: who decides in reviews: "llm" the model itself, "policy" a policy, "off" nobody
-            until the window would overflow.
-        policy: finishes reviews, or runs them: a name or a `SegmentPolicy`.
+        controller: who decides in reviews: "scored" the policy, on what the model's logits say of
+            each segment; "tools" the model by tool calls, the policy finishes; "llm" the first
+            where logits are at hand, else the second; "policy" the policy alone; "off" nobody until
+            the window would overflow.
+        policy: decides or finishes: a name or a `SegmentPolicy`.
         recall: "kv" as KV where there is a record, "text" always as text, "off".
         system_prompt: what the model is told first; kept from the last run where None.
         embedder: for search by meaning: "auto" or "minilm" the embedded MiniLM, "hash" hashed words
@@ -86,7 +90,7 @@ class Agent:
         budget: int | Budget = 2048,
         kv: str = "q8",
         controller: ControllerMode = "llm",
-        policy: str | SegmentPolicy = "relevance",
+        policy: str | SegmentPolicy = "mixture",
         recall: RecallMode = "kv",
         system_prompt: str | None = None,
         embedder: str | Embedder | None = None,
@@ -102,7 +106,7 @@ class Agent:
         seed: int = 0,
         stop: Sequence[str] = (),
     ) -> None:
-        _one_of("controller", controller, ("llm", "policy", "off"))
+        _one_of("controller", controller, _MODES)
         _one_of("recall", recall, ("kv", "text", "off"))
         limits = Budget(budget) if isinstance(budget, int) else budget
         if controller == "off":
@@ -155,11 +159,7 @@ class Agent:
             self.session = Session(
                 memory,
                 self.model,
-                controller=Controller(
-                    policy=decides,
-                    budget=limits,
-                    model=self.model if controller == "llm" else None,
-                ),
+                controller=_controller(controller, self.model, decides, limits),
                 generation=generation,
                 recollection=self._recollection,
                 tools=tools,
@@ -309,6 +309,30 @@ class Agent:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _controller(
+    mode: ControllerMode, model: ChatModel, policy: SegmentPolicy, limits: Budget
+) -> Controller:
+    """Who decides, for a model.
+
+    Raises:
+        Unsupported: it is to be scored and its logits are not at hand.
+    """
+    has_logits = model.capabilities.has_logits
+    if mode == "llm":
+        mode = "scored" if has_logits else "tools"
+    if mode == "scored" and not has_logits:
+        raise Unsupported(
+            f'`controller="scored"` reads logits, which {model.name} does not show: use '
+            '"tools" or "policy".'
+        )
+    return Controller(
+        policy=policy,
+        budget=limits,
+        model=model if mode == "tools" else None,
+        judge=Judge(model, limits.max_tokens) if mode == "scored" else None,
+    )
 
 
 def _embedder(spec: str | Embedder | None, model: ChatModel) -> Embedder:

@@ -40,7 +40,7 @@ def _known_format(name: str) -> str:
 
 KVFormat = Annotated[str, AfterValidator(_known_format)]
 """How keys and values are kept; klt may name its bits a channel."""
-ControllerName = Literal["llm", "policy", "off"]
+ControllerName = Literal["llm", "scored", "tools", "policy", "off"]
 RecallVia = Literal["kv", "text", "off"]
 
 
@@ -86,7 +86,7 @@ class Settings(BaseSettings):
     budget: int = Field(2048, gt=0)
     kv: KVFormat = "q8"
     controller: ControllerName = "llm"
-    policy: str = Field("relevance", min_length=1)
+    policy: str = Field("mixture", min_length=1)
     recall: RecallVia = "kv"
     max_new_tokens: int = Field(256, gt=0)
     temperature: float | None = Field(None, ge=0)

@@ -26,6 +26,8 @@ class Candidate:
             None where unknown, never 0 for that.
         recalls: how often it was found again.
         similarity: cosine similarity to the newest user message, in [-1, 1]; None where unknown.
+        worth: what the model thinks it is worth, as log-odds of keeping it; None where
+            it was not asked.
         state: where it lives.
         pinned: whether it may not be dropped or summarized.
         protected: why it may not be touched now ("core", "newest turn", "kept", "recalled"), or "".
@@ -38,6 +40,7 @@ class Candidate:
     attention: float | None = None
     recalls: int = 0
     similarity: float | None = None
+    worth: float | None = None
     state: State = "live"
     pinned: bool = False
     protected: str = ""
@@ -61,6 +64,7 @@ class Candidate:
             "attention": self.attention,
             "recalls": self.recalls,
             "similarity": self.similarity,
+            "worth": self.worth,
         }
 
 

@@ -1,8 +1,9 @@
 """Freeing the window: when, by whom, and what happens if it was not enough.
 
 A ladder, each rung of which only adds to the one before: recalled segments leave (they cost nothing
-to bring back), the controller decides, the policy finishes, and where message and reply would still
-not fit the policy may also take what was to be kept for a while.
+to bring back), the controller decides, its policy finishes. What was decided need not be what could
+be carried out: the policy is asked again for what is still over the target, then the oldest go; and
+where message and reply would still not fit, also what was to be kept for a while.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.controller import Controller
+from agentmem.controller import Controller, decide
 from agentmem.decision import Candidate, Decision
 from agentmem.events import Decided
 from agentmem.memory import Memory
+from agentmem.policies.base import SegmentPolicy
+from agentmem.policies.window import WindowPolicy
 from agentmem.recollection import Recollection
 
 
@@ -51,12 +54,9 @@ class Review:
         verdict = self.controller.review(
             memory.candidates(vector), fixed_tokens=memory.context.fixed_tokens
         )
-        cost = {
-            "calls": verdict.calls,
-            "seconds": round(verdict.seconds, 3),
-            "raw": tuple(verdict.raw),
-        }
-        yield from memory.ledger.apply_all(verdict.decisions, cost)
+        yield from memory.ledger.apply_all(verdict.decisions, verdict.cost())
+        for policy in (self.controller.policy, WindowPolicy()):
+            yield from memory.ledger.apply_all(self._still_over(policy, vector))
         if self.must_free(incoming) > 0:
             yield from memory.ledger.apply_all(self._last_resort(incoming, vector))
         for refusal in verdict.refusals:
@@ -79,13 +79,26 @@ class Review:
         budget = context.budget
         return context.num_tokens + incoming + budget.reserve - budget.max_tokens
 
+    def _still_over(
+        self, policy: SegmentPolicy, vector: NDArray[np.float32] | None
+    ) -> list[Decision]:
+        """What a policy lets go of a window that is over the target after all."""
+        budget = self.controller.budget
+        target = max(0, budget.target_tokens - self.memory.context.fixed_tokens)
+        candidates = self.memory.candidates(vector)
+        over = sum(candidate.num_tokens for candidate in candidates) - target
+        if over <= 0 or not any(candidate.movable for candidate in candidates):
+            return []
+        return decide(policy, candidates, budget.freeing_to(target))
+
     def _last_resort(self, incoming: int, vector: NDArray[np.float32] | None) -> list[Decision]:
         """Drops until message and reply fit, out of all that is not pinned, core or newest."""
         budget = self.controller.budget
         fixed = self.memory.context.fixed_tokens
         fits = max(0, budget.max_tokens - budget.reserve - incoming - fixed)
         candidates = [_kept_no_more(candidate) for candidate in self.memory.candidates(vector)]
-        return self.controller.policy.decide(candidates, budget.freeing_to(fits))
+        decisions = decide(self.controller.policy, candidates, budget.freeing_to(fits))
+        return decisions or WindowPolicy().decide(candidates, budget.freeing_to(fits))
 
 
 def _kept_no_more(candidate: Candidate) -> Candidate:

@@ -1,20 +1,34 @@
 """Controller: the model decides through tools, and the policy finishes."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from agentmem.budget import Budget
-from agentmem.controller import Controller, parse_calls, rank, row
+from agentmem.controller import Controller, rank
 from agentmem.decision import Candidate
 from agentmem.errors import ModelUnavailable
+from agentmem.free_calls import parse_calls, row
+from agentmem.judge import Judge
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.scripted import ScriptedModel
-from agentmem.policies import make_policy
+from agentmem.policies import MixturePolicy, ScorerPolicy, make_policy
 from agentmem.segment import Message, Segment
 
 BUDGET = Budget(1000, free_to=0.1, warn_at=0.3)
+
+
+@dataclass(frozen=True)
+class Broken(ScorerPolicy):
+    """A policy that others wrote, and wrote wrong."""
+
+    name = "broken"
+
+    def score(self, candidate: Candidate, candidates: Sequence[Candidate]) -> float:
+        return math.nan
 
 
 def candidates(count: int = 10, num_tokens: int = 20) -> list[Candidate]:
@@ -66,14 +80,14 @@ def test_a_model_that_frees_too_little_is_asked_again_for_the_rest() -> None:
 
 
 def test_the_policy_finishes_what_the_model_left() -> None:
-    model = grammar_model(calls(("drop_segments", [9])), "[]")
+    model = grammar_model(calls(("drop_segments", [9])), "[]", "[]")
     decided = review(model)
     assert decided[0] == ("controller", "drop", 9)
     assert [d for d in decided if d[0] == "policy"] == [("policy", "drop", i) for i in (1, 2, 3, 4)]
 
 
 def test_the_policy_does_not_drop_what_the_model_kept() -> None:
-    model = grammar_model(calls(("keep_segments", [1, 2])), "[]")
+    model = grammar_model(calls(("keep_segments", [1, 2])), "[]", "[]")
     assert not {1, 2} & {one for source, _, one in review(model) if source == "policy"}
 
 
@@ -149,6 +163,43 @@ def test_a_provider_model_is_asked_through_its_own_tools() -> None:
     model = ScriptedModel([scripted], capabilities=Capabilities(calls_tools=True))
     assert review(model)[0] == ("controller", "drop", 1)
     assert seen == [("drop_segments", "summarize_segments", "keep_segments", "pin_segment")]
+
+
+def test_a_useless_answer_comes_back_to_the_model_once_with_what_was_wrong() -> None:
+    model = grammar_model(calls(("drop_segments", [99])), calls(("drop_segments", [1, 2, 3, 4, 5])))
+    assert review(model) == [("controller", "drop", i) for i in range(1, 6)]
+    again = model.history[1].prompt[-1].messages[0].content
+    assert again.startswith("Your last answer changed nothing: Error: not on offer: [99]")
+    hopeless = grammar_model("[]", "no", "[]", "no")
+    assert {source for source, _, _ in review(hopeless)} == {"policy"}
+    assert len(hopeless.history) == 2
+
+
+def test_a_policy_that_fails_leaves_the_review_without_decisions() -> None:
+    broken = Controller(policy=MixturePolicy({Broken(): 1.0}), budget=BUDGET)
+    assert broken.review(candidates()).decisions == []
+
+
+def test_a_judged_review_is_the_models_and_carries_its_odds() -> None:
+    model = ScriptedModel(
+        weights=lambda part: (9.0, 1.0, 1.0) if part.key in (1, 2) else (1.0, 1.0, 9.0),
+        capabilities=Capabilities(has_logits=True),
+    )
+    judged = Controller(
+        policy=make_policy("worth"), budget=BUDGET, judge=Judge(model, BUDGET.max_tokens)
+    )
+    verdict = judged.review(candidates())
+    assert [d.segment_ids[0] for d in verdict.decisions] == [3, 4, 5, 6, 7]
+    assert {(d.source, d.action) for d in verdict.decisions} == {("controller", "drop")}
+    assert verdict.judged == 10 and verdict.decisions[0].maker == "scripted, worth"
+    evidence = verdict.decisions[0].evidence[3]
+    assert evidence["worth"] == pytest.approx(math.log(1 / 10))
+
+
+def test_the_same_inputs_have_the_same_hash() -> None:
+    first, again = (controller(None).review(candidates()).inputs for _ in range(2))
+    other = controller(None).review(candidates(9)).inputs
+    assert first == again != other and len(first) == 16
 
 
 def test_candidates_are_ranked_as_the_policy_would_let_them_go() -> None:

@@ -18,13 +18,17 @@ from agentmem.policies import (
     POLICIES,
     AttentionPolicy,
     ComposedPolicy,
+    HysteresisPolicy,
     LRUPolicy,
+    MixturePolicy,
     PinnedPolicy,
+    PricePolicy,
     RelevancePolicy,
     ScorerPolicy,
     SegmentPolicy,
     SequencePolicy,
     WindowPolicy,
+    WorthPolicy,
     make_policy,
 )
 from agentmem.segment import Message, Segment
@@ -42,6 +46,8 @@ def candidate(
     idle: int | None = None,
     attention: float | None = None,
     similarity: float | None = None,
+    worth: float | None = None,
+    recalls: int = 0,
     pinned: bool = False,
     protected: str = "",
 ) -> Candidate:
@@ -52,6 +58,8 @@ def candidate(
         idle_turns=age if idle is None else idle,
         attention=attention,
         similarity=similarity,
+        worth=worth,
+        recalls=recalls,
         pinned=pinned,
         protected=protected,
     )
@@ -269,6 +277,51 @@ def test_new_segment_of_unknown_attention_counts_as_an_average_one() -> None:
     assert AttentionPolicy().score(window[2], window) == pytest.approx(0.2)
 
 
+def test_worth_drops_what_the_model_would_keep_least() -> None:
+    window = [candidate(1, worth=2.0), candidate(2, worth=-1.0), candidate(3, worth=0.5)]
+    assert dropped(WorthPolicy(), window, 20) == [2]
+
+
+def test_what_was_not_judged_counts_as_an_average_one_that_fades() -> None:
+    window = [candidate(1, worth=2.0), candidate(2, worth=0.0), candidate(3, age=10)]
+    assert WorthPolicy(20).score(window[2], window) == pytest.approx(0.5)
+    (decision,) = WorthPolicy(1).decide(window, budget(20))
+    assert decision.segment_ids == (3,) and "was not asked" in decision.reason
+
+
+def test_price_drops_what_takes_most_for_its_use() -> None:
+    window = [candidate(1, 90), candidate(2, 30), candidate(3, 90, recalls=5)]
+    assert dropped(PricePolicy(), window, 120) == [1]
+    idle = [candidate(1, idle=40, age=40), candidate(2, idle=0)]
+    assert dropped(PricePolicy(), idle, 10) == [1]
+
+
+def test_hysteresis_spares_what_has_just_come_back_while_anything_else_is_left() -> None:
+    window = [candidate(1, age=30, idle=1), candidate(2, age=9), candidate(3, age=2)]
+    policy = HysteresisPolicy(WindowPolicy())
+    assert dropped(policy, window, 20) == [2]
+    assert dropped(policy, window, 0) == [2, 3, 1]
+    assert not policy.came_back(candidate(4, age=1)), "being new is not coming back"
+
+
+def test_the_mixture_follows_the_model_where_the_rest_is_equal() -> None:
+    window = [candidate(1, worth=0.1), candidate(2, worth=-0.1), candidate(3, worth=0.4)]
+    assert dropped(MixturePolicy(), window, 10) == [2, 1]
+
+
+def test_the_mixture_can_overrule_the_model() -> None:
+    window = [candidate(i, worth=0.0, age=1) for i in range(1, 6)]
+    window += [candidate(6, 400, worth=0.05, age=90)]
+    assert dropped(MixturePolicy({WorthPolicy(): 0.2, PricePolicy(): 1.0}), window, 60) == [6]
+
+
+def test_a_mixture_of_nothing_or_of_no_weight_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="at least one"):
+        MixturePolicy({})
+    with pytest.raises(InvalidInput, match="positive: got 0"):
+        MixturePolicy({WorthPolicy(): 0.0})
+
+
 def test_pinned_wrapper_keeps_ids_and_what_the_predicate_names() -> None:
     policy = PinnedPolicy(WindowPolicy(), ids={1}, predicate=lambda c: c.num_tokens == 11)
     window = [candidate(1, age=9), candidate(2, 11, age=8), candidate(3, age=7), candidate(4)]
@@ -311,7 +364,7 @@ def test_sequence_lets_precious_segments_go_last() -> None:
 
 
 def test_unknown_name_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(InvalidInput, match="'fifo'.*attention, composed, lru, relevance, window"):
+    with pytest.raises(InvalidInput, match="'fifo'.*attention, composed, lru, mix.*, window"):
         make_policy("fifo")
 
 

@@ -16,17 +16,15 @@ the next question the last one is forgotten, and what it brought back leaves.
 from __future__ import annotations
 
 import logging
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentmem.bench.conversation import Conversation, digest, load, save
-from agentmem.bench.generator import generate
+from agentmem.bench.conversation import Conversation, digest, save
 from agentmem.bench.paired import Difference, paired_difference
 from agentmem.bench.play import Play
+from agentmem.bench.playing import prepare, token_counter
 from agentmem.bench.recall_row import SYSTEMS, RecallOptions, RecallRow, pooled
 from agentmem.bench.report import Report, bar_chart, table
 from agentmem.bench.scoring import check_difficulty
@@ -68,7 +66,8 @@ def run_recall(
     tell = progress or (lambda text: logger.info("%s", text))
     report = Report("recall", options.command, options.out)
     report.resume()
-    with _token_counter(options) as (count_tokens, context_tokens):
+    with token_counter(options.model, options.budget, options.threads) as counted:
+        count_tokens, context_tokens = counted
         played = [
             _Conversation.of(conversation, options.budget, count_tokens)
             for conversation in prepare(options, count_tokens)
@@ -108,22 +107,6 @@ def run_recall(
     if options.out is not None and not draw(rows, options.out.with_suffix(".png")):
         tell("no picture: matplotlib is not installed (pip install '.[bench]')")
     return rows
-
-
-def prepare(options: RecallOptions, count_tokens: Callable[[str], int]) -> list[Conversation]:
-    """The script's conversation, or generated ones."""
-    if options.script is not None:
-        return [load(options.script)]
-    return [
-        generate(
-            seed,
-            count_tokens=count_tokens,
-            turns=options.turns,
-            facts=options.facts,
-            tokens=options.tokens,
-        )
-        for seed in range(options.seed, options.seed + options.conversations)
-    ]
 
 
 def kv_against_text(rows: list[RecallRow]) -> Difference | None:
@@ -188,26 +171,4 @@ class _Conversation:
             sum(count_tokens(t.user) + count_tokens(t.reply or "") for t in conversation.turns),
             sum(count_tokens(question.text) for question in conversation.questions),
             check_difficulty(conversation, budget, count_tokens),
-        )
-
-
-@contextmanager
-def _token_counter(options: RecallOptions) -> Iterator[tuple[Callable[[str], int], int]]:
-    """Counts what a message takes in the model's own prompt, header included; and its window."""
-    from agentmem import Agent, Message, Segment
-
-    with (
-        tempfile.TemporaryDirectory(prefix="agentmem-bench-") as folder,
-        Agent(
-            options.model,
-            store=Path(folder) / "count.db",
-            budget=options.budget,
-            controller="off",
-            recall="off",
-            threads=options.threads,
-        ) as agent,
-    ):
-        yield (
-            lambda text: agent.context.count(Segment((Message("user", text),))) if text else 0,
-            agent.model.capabilities.context_tokens,
         )

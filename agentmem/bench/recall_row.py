@@ -43,7 +43,7 @@ class RecallOptions:
     script: Path | None = None
     systems: tuple[str, ...] = SYSTEMS
     controller: str = "llm"
-    policy: str = "relevance"
+    policy: str = "mixture"
     kv: str = "q8"
     max_new_tokens: int = 24
     threads: int | None = None

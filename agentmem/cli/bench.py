@@ -84,6 +84,63 @@ def recall(
 
 
 @app.command()
+def controller(
+    quick: _Quick = False,
+    out: _Out = None,
+    decider: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--decider", help="oracle, random, a policy, llm-scored, -mixture, -free; repeatable."
+        ),
+    ] = None,
+    recall: Annotated[
+        list[str] | None, typer.Option("--recall", help="off, on; repeatable.")
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option("--script", help="Play this conversation file.")
+    ] = None,
+    turns: Annotated[int | None, typer.Option("--turns", min=1, help="Of a conversation.")] = None,
+    facts: Annotated[int | None, typer.Option("--facts", min=1, help="Stated in it.")] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
+    conversations: Annotated[
+        int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
+    ] = None,
+    model: options.Model = None,
+    budget: options.BudgetTokens = None,
+    kv: options.KV = None,
+    threads: options.Threads = None,
+    seed: options.Seed = None,
+    store: options.Store = None,
+    user: options.User = None,
+    as_json: options.Json = False,
+) -> None:
+    """See what each decider keeps of what will be needed; against chance and an oracle.
+
+    It plays in stores of its own: --store and --user change nothing.
+    """
+    lists = {"deciders": decider, "recalls": recall}
+    single = {
+        "out": out, "script": script, "turns": turns, "facts": facts, "tokens": tokens,
+        "conversations": conversations, "model": model, "budget": budget, "kv": kv,
+        "threads": threads, "seed": seed,
+    }  # fmt: skip
+    from agentmem.bench.controller import ControllerOptions, render, run_controller
+    from agentmem.cli import render as screen
+
+    flags: dict[str, Any] = {name: tuple(given) for name, given in lists.items() if given}
+    flags |= {name: given for name, given in single.items() if given is not None}
+    rows = run_controller(
+        ControllerOptions.quick(**flags) if quick else ControllerOptions(**flags),
+        progress=screen.progress,
+    )
+    if as_json:
+        for row in rows:
+            screen.write_json({"type": "row", "bench": "controller"} | asdict(row))
+    else:
+        screen.table_console().print(render(rows))
+
+
+@app.command()
 def kv(
     quick: _Quick = False,
     out: _Out = None,

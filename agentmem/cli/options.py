@@ -44,7 +44,7 @@ KV = Annotated[
     ),
 ]
 Controller = Annotated[
-    Literal["llm", "policy", "off"] | None,
+    Literal["llm", "scored", "tools", "policy", "off"] | None,
     typer.Option("--controller", help="Who decides what to keep, summarize or drop."),
 ]
 Policy = Annotated[

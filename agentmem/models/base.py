@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from agentmem.errors import Unsupported
 from agentmem.segment import Message, State, ToolCall
 
 if TYPE_CHECKING:
@@ -191,6 +192,36 @@ class ChatModel(ABC):
             BudgetExceeded: a forward would pass `options.max_tokens`.
             ModelUnavailable: an endpoint failed.
         """
+
+    def weigh(
+        self,
+        examples: Sequence[Part],
+        parts: Sequence[Part],
+        answers: Sequence[str],
+        options: Options,
+    ) -> Iterator[tuple[float, ...]]:
+        """How likely each answer is to each part, where it must be one of them: nothing is spoken.
+
+        Every part is weighed alone behind the same examples, so where it stands in the window and
+        what stands beside it have no influence. Of a model with a KV tier, a part whose key is in
+        its window is not read again.
+
+        Args:
+            examples: a prompt that shows what is asked: messages and the right answers to them.
+            parts: what is to be answered, one message or exchange each.
+            answers: what may be answered; they differ in their first token.
+            options: `max_tokens` and `cancelled` count.
+
+        Yields:
+            For each part, natural logarithms of the answers' probabilities, which sum to 1. It
+            ends early where it is cancelled.
+
+        Raises:
+            Unsupported: the model's logits are not at hand (`Capabilities.has_logits`).
+            InvalidInput: two answers begin with the same token.
+            BudgetExceeded: a forward would pass `options.max_tokens`.
+        """
+        raise Unsupported(f"{self.name} does not show how likely its answers are.")
 
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part in a prompt, headers included; an estimate unless overridden."""

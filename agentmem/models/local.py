@@ -30,6 +30,7 @@ from agentmem.models.decoding import Decoding
 from agentmem.models.engine import Engine, engine_for
 from agentmem.models.forward import CHUNK_TOKENS, Cancelled, Forward
 from agentmem.models.kv_proof import KVProof, prove
+from agentmem.models.likelihoods import Likelihoods
 from agentmem.models.loading import load
 from agentmem.models.local_kv import LocalKV
 from agentmem.models.prompt_ids import Entry, PendingReply, PromptIds
@@ -94,6 +95,7 @@ class LocalModel(ChatModel):
             self._kv = LocalKV(window, cache, self._forget)
         else:
             self._window = PrefixWindow(loaded, max_checkpoint_bytes=parked_ram_bytes)
+        self._likelihoods = Likelihoods(engine, self._forward, self._window)
         template = engine.template
         self.capabilities = Capabilities(
             has_kv=self._kv is not None,
@@ -254,6 +256,7 @@ class LocalModel(ChatModel):
 
     def close(self) -> None:
         """Free the conversation's KV; the weights stay while another conversation uses them."""
+        self._likelihoods.close()
         self._window.close()
         if self._kv is not None:
             self._kv.clear()
@@ -328,6 +331,18 @@ class LocalModel(ChatModel):
                 decode_seconds=decoding.decode_seconds,
             ),
         )
+
+    def weigh(
+        self,
+        examples: Sequence[Part],
+        parts: Sequence[Part],
+        answers: Sequence[str],
+        options: Options,
+    ) -> Iterator[tuple[float, ...]]:
+        """How likely each answer is to each part; parts of the window are not read again."""
+        for part in parts:
+            _check([*examples, part], options)
+        yield from self._likelihoods.weigh(self._ids, examples, parts, answers, options)
 
     def _begin(self, prompt: Sequence[Part], entries: Sequence[Entry]) -> None:
         """Keep the ids of this prompt's parts, and let those of parts that are gone go."""

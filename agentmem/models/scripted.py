@@ -7,6 +7,7 @@ does. It does not look at the prompt; a script may (`Callable` items do).
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ from agentmem.models.base import (
     FinishReason,
     Options,
     Part,
+    PartKey,
 )
 from agentmem.models.schema_instance import minimal_instance
 from agentmem.models.scripted_kv import ScriptedKV
@@ -98,6 +100,7 @@ class ScriptedModel(ChatModel):
         asides: what to say to asides, whatever it is; `replies` are then left to the others. By
             default asides take from `replies` too, but a request with a JSON schema leaves alone
             what does not begin like JSON.
+        weights: how likely each answer is to a part, up to a factor; equally where None.
         has_kv: keep the keys of parts as a KV tier would (`kv`).
         capabilities: what the model claims to be able to do.
     """
@@ -108,6 +111,7 @@ class ScriptedModel(ChatModel):
         default: ScriptItem = "ok.",
         *,
         asides: Iterable[ScriptItem] | None = None,
+        weights: Callable[[Part], Sequence[float]] | None = None,
         has_kv: bool = False,
         capabilities: Capabilities = Capabilities(calls_tools=True),  # noqa: B008, frozen
         name: str = "scripted",
@@ -116,6 +120,9 @@ class ScriptedModel(ChatModel):
         self.capabilities = replace(capabilities, has_kv=has_kv or capabilities.has_kv)
         self.history: list[Request] = []
         """Every request so far, oldest first."""
+        self.weighed: list[PartKey] = []
+        """Keys of all parts whose answers were weighed."""
+        self._weights = weights
         self._replies: deque[ScriptItem] = deque(replies)
         self._asides: deque[ScriptItem] | None = None if asides is None else deque(asides)
         self._default = default
@@ -177,6 +184,35 @@ class ScriptedModel(ChatModel):
             limit=min(room, options.max_new_tokens),
             counts=Completion("", "stop", prompt_tokens=num_prompt, prefilled_tokens=num_prefilled),
         )
+
+    def weigh(
+        self,
+        examples: Sequence[Part],
+        parts: Sequence[Part],
+        answers: Sequence[str],
+        options: Options,
+    ) -> Iterator[tuple[float, ...]]:
+        """Log-probabilities by the script's `weights`.
+
+        Raises:
+            Unsupported: the model claims no logits.
+            BudgetExceeded: examples and a part are longer than `options.max_tokens`.
+        """
+        if not self.capabilities.has_logits:
+            yield from super().weigh(examples, parts, answers, options)
+        num_examples = sum(map(self.count_tokens, examples))
+        for part in parts:
+            if options.cancelled is not None and options.cancelled():
+                return
+            num_tokens = num_examples + self.count_tokens(part)
+            if options.max_tokens and num_tokens > options.max_tokens:
+                raise BudgetExceeded(
+                    f"Examples and part have {num_tokens} tokens: at most {options.max_tokens} "
+                    "are allowed."
+                )
+            self.weighed.append(part.key)
+            weights = [1.0] * len(answers) if self._weights is None else self._weights(part)
+            yield tuple(math.log(weight / math.fsum(weights)) for weight in weights)
 
     def close(self) -> None:
         """Let the parts of the KV tier go."""

@@ -22,6 +22,7 @@ from agentmem.models.kv_window import Resident
 from agentmem.models.resident_cache import ResidentCache
 from agentmem.storage.kv_arena import Block
 from agentmem.storage.kv_copies import to_host
+from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_places import with_room
 from agentmem.storage.kv_record import KVRecord, hash_tokens
 
@@ -265,9 +266,7 @@ class SegmentCache(ResidentCache):
         What either does afterwards, the other never sees.
         """
         self._collect()
-        other = SegmentCache(self.attached, parking=self.parking.copy())
-        other.format = self.format
-        other._dense, other._packed, other._places = self._dense, self._packed, self._places
+        other = self._beside(self.parking.copy())
         other._residents = {key: replace(r) for key, r in self._residents.items()}
         other._evidence = self._evidence.copy()
         begin, end = self._tail_begin, self._tail_begin + self._tail_length
@@ -281,11 +280,41 @@ class SegmentCache(ResidentCache):
         other._tail_observed = self._tail_observed
         return other
 
+    def beside(self) -> SegmentCache:
+        """An empty cache over the same pages, which can `borrow` segments of this one."""
+        return self._beside(Parking(0))
+
+    def borrow(self, key: Hashable, lender: SegmentCache) -> None:
+        """Take a segment of another window into this one, by reference, behind all that is here.
+
+        Args:
+            key: a segment in the lender's window; new to this one.
+            lender: this cache is `beside` it, or it beside this one.
+
+        Raises:
+            SegmentNotFound: it is not in the lender's window.
+            InvalidInput: the key is taken, or the caches share no pages.
+        """
+        if key in self._residents:
+            raise InvalidInput(f"Segment {key!r} is in the window already.")
+        if lender._places is not self._places:
+            raise InvalidInput(f"Segment {key!r} lies in pages of another model or format.")
+        resident = replace(lender._resident(key), start=self.next_position)
+        self._collect()
+        self._residents[key] = resident
+        self._view = None
+
     def reset(self) -> None:
         """Empty the window; parked segments stay."""
         self.discard_tail()
         self._residents = {}
         self._view = None
+
+    def _beside(self, parking: Parking) -> SegmentCache:
+        other = SegmentCache(self.attached, parking=parking)
+        other.format = self.format
+        other._dense, other._packed, other._places = self._dense, self._packed, self._places
+        return other
 
     def _record(self, key: Hashable) -> KVRecord:
         record = self.parking.get(key)

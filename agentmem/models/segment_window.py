@@ -8,7 +8,7 @@ last reply waits in the cache's open tail until a part adopts it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from agentmem.errors import BudgetExceeded, SegmentNotFound
@@ -142,6 +142,24 @@ class SegmentWindow:
     def fork(self) -> SegmentWindow:
         """A window of its own over the same tokens; this one is never changed through it."""
         return SegmentWindow(self._cache.fork(), max_positions=self._max_positions, is_fork=True)
+
+    def beside(self) -> SegmentWindow:
+        """An empty window over the same pages: what it enters may be `borrow`ed from this one."""
+        cache = self._cache.beside()
+        return SegmentWindow(cache, max_positions=self._max_positions, is_fork=True)
+
+    def borrow(self, key: PartKey, lender: SegmentWindow) -> bool:
+        """Take a part of another window by reference; False where it is not there."""
+        if not lender._cache.in_window(key) or self._cache.has(key):
+            return False
+        self._cache.borrow(key, lender._cache)
+        return True
+
+    def keep_only(self, keys: Collection[PartKey]) -> None:
+        """Drop all other parts."""
+        for key in self._cache.keys:
+            if key not in keys:
+                self._cache.drop(key)
 
     def close(self) -> None:
         """Free what the window holds."""

@@ -1,0 +1,159 @@
+"""What the controller benchmark is asked for, and what it answers for each decider."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from agentmem.bench.deciders import DECIDERS
+from agentmem.bench.paired import paired_difference
+from agentmem.errors import InvalidInput
+
+RECALLS = ("off", "on")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerOptions:
+    """What to play and with what.
+
+    Args:
+        model: as `Agent` takes it.
+        budget: tokens of the window.
+        turns, facts, tokens, seed: of the generated conversations.
+        conversations: how many are generated, with seeds from `seed` on.
+        script: a conversation file to play in place of generated ones.
+        deciders: which.
+        recalls: "off", "on" or both.
+        kv: format of KV in the window.
+        threads: CPU threads of the local model.
+        out: JSON file; rows that are in it already are not measured again. A PNG goes beside it.
+    """
+
+    model: str = "local"
+    budget: int = 1024
+    turns: int = 300
+    facts: int = 40
+    tokens: int | None = None
+    seed: int = 0
+    conversations: int = 5
+    script: Path | None = None
+    deciders: tuple[str, ...] = DECIDERS
+    recalls: tuple[str, ...] = RECALLS
+    kv: str = "q8"
+    threads: int | None = None
+    out: Path | None = None
+
+    @classmethod
+    def quick(cls, **changes: Any) -> ControllerOptions:
+        """A small conversation and budget: minutes on two cores."""
+        small = {"budget": 512, "turns": 48, "facts": 8, "conversations": 1, "recalls": ("off",)}
+        return cls(**{**small, **changes})
+
+    def __post_init__(self) -> None:
+        for recall in self.recalls:
+            if recall not in RECALLS:
+                raise InvalidInput(f"`recall` must be off or on: got {recall!r}.")
+        if not self.recalls or not self.deciders:
+            raise InvalidInput("Name at least one decider, and recall off or on.")
+        if self.conversations < 1:
+            raise InvalidInput(f"`conversations` must be positive: got {self.conversations}.")
+        if self.script is not None and self.conversations != 1:
+            object.__setattr__(self, "conversations", 1)
+
+    @property
+    def command(self) -> str:
+        """The command that gives the same rows; it leaves out which of them are wanted."""
+        skipped = {"deciders", "recalls", "conversations", "out"}
+        words = ["agentmem", "bench", "controller"]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name not in skipped and value != option.default:
+                words += [f"--{option.name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerRow:
+    """What one decider did with one conversation. Shares are 0..1, seconds are means.
+
+    Args:
+        decider, recall: who decided, and whether recall brought segments back.
+        conversation: digest of what was played.
+        turns, facts, budget: of it.
+        needed_in_window: for how much of the conversation, from its statement on, a fact that will
+            be asked for stood in the window; mean over facts.
+        low, high: 95 % bootstrap interval of that mean, over facts.
+        needed_each: the same, fact by fact.
+        needed_at_end: share of these facts in the window at the end.
+        tokens: mean tokens of the window after a turn.
+        peak_tokens: most tokens any forward attended to.
+        freed_by_llm: share of the freed tokens that the model's own decisions freed.
+        decisions, calls: decisions carried out, and answers or judgements asked of the model.
+        valid: share of the model's decisions that could be carried out; None where it made none.
+        seconds_per_turn: all stages.
+        review_share: of these seconds, what reviews took.
+    """
+
+    decider: str
+    recall: str
+    conversation: str
+    turns: int
+    facts: int
+    budget: int
+    needed_in_window: float
+    low: float
+    high: float
+    needed_each: list[float]
+    needed_at_end: float
+    tokens: float
+    peak_tokens: int
+    freed_by_llm: float
+    decisions: int
+    calls: int
+    valid: float | None
+    seconds_per_turn: float
+    review_share: float
+
+
+def pooled(rows: Sequence[ControllerRow]) -> list[ControllerRow]:
+    """One row a decider over all its conversations."""
+    groups: dict[tuple[str, str], list[ControllerRow]] = {}
+    for row in rows:
+        groups.setdefault((row.decider, row.recall), []).append(row)
+    return [same[0] if len(same) == 1 else _pool(same) for same in groups.values()]
+
+
+def interval(each: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of the facts' shares, and its 95 % interval."""
+    found = paired_difference(each, [0.0] * len(each))
+    return found.mean, found.low, found.high
+
+
+def _pool(rows: Sequence[ControllerRow]) -> ControllerRow:
+    def mean(name: str) -> float:
+        return fmean(getattr(row, name) for row in rows)
+
+    each = [share for row in rows for share in row.needed_each]
+    needed, low, high = interval(each)
+    valid = [row.valid for row in rows if row.valid is not None]
+    return replace(
+        rows[0],
+        conversation=" ".join(row.conversation for row in rows),
+        needed_in_window=needed,
+        low=low,
+        high=high,
+        needed_each=each,
+        needed_at_end=mean("needed_at_end"),
+        tokens=mean("tokens"),
+        peak_tokens=max(row.peak_tokens for row in rows),
+        freed_by_llm=mean("freed_by_llm"),
+        decisions=sum(row.decisions for row in rows),
+        calls=sum(row.calls for row in rows),
+        valid=fmean(valid) if valid else None,
+        seconds_per_turn=mean("seconds_per_turn"),
+        review_share=mean("review_share"),
+    )

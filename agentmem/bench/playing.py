@@ -1,0 +1,69 @@
+"""What benchmarks that play conversations need first: the conversations, and a count of tokens."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from agentmem.bench.conversation import Conversation, load
+from agentmem.bench.generator import generate
+
+
+class Playable(Protocol):
+    """What options say about the conversations to play."""
+
+    @property
+    def script(self) -> Path | None: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def conversations(self) -> int: ...
+    @property
+    def turns(self) -> int: ...
+    @property
+    def facts(self) -> int: ...
+    @property
+    def tokens(self) -> int | None: ...
+
+
+def prepare(options: Playable, count_tokens: Callable[[str], int]) -> list[Conversation]:
+    """The script's conversation, or generated ones."""
+    if options.script is not None:
+        return [load(options.script)]
+    return [
+        generate(
+            seed,
+            count_tokens=count_tokens,
+            turns=options.turns,
+            facts=options.facts,
+            tokens=options.tokens,
+        )
+        for seed in range(options.seed, options.seed + options.conversations)
+    ]
+
+
+@contextmanager
+def token_counter(
+    model: str, budget: int, threads: int | None
+) -> Iterator[tuple[Callable[[str], int], int]]:
+    """Counts what a message takes in the model's own prompt, header included; and its window."""
+    from agentmem import Agent, Message, Segment
+
+    with (
+        tempfile.TemporaryDirectory(prefix="agentmem-bench-") as folder,
+        Agent(
+            model,
+            store=Path(folder) / "count.db",
+            budget=budget,
+            controller="off",
+            recall="off",
+            threads=threads,
+        ) as agent,
+    ):
+        yield (
+            lambda text: agent.context.count(Segment((Message("user", text),))) if text else 0,
+            agent.model.capabilities.context_tokens,
+        )

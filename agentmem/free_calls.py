@@ -1,0 +1,199 @@
+"""Asking a model to free the window by tool calls: what it is shown, and what it answered.
+
+A model with a cache is asked on a fork of it and sees the segments whole; another sees one row
+each. Calls are checked one by one. An answer of which nothing can be used comes back to the model
+once, with what was wrong. If too little is freed it is asked again for the rest. Whatever it leaves
+undone is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from agentmem.budget import Budget
+from agentmem.decision import Candidate
+from agentmem.errors import BudgetExceeded, ModelError
+from agentmem.models.base import ChatModel, Options, Part, Tool, complete
+from agentmem.prompts import prompt
+from agentmem.segment import Message, ToolCall
+from agentmem.tools import ReviewTools, describe
+from agentmem.verdict import Verdict
+
+logger = logging.getLogger(__name__)
+
+MAX_ROWS = 12
+"""Segments a review offers at most to a model that reads them anew."""
+MAX_ROWS_KV = 24
+"""And to one that has them in its cache."""
+_MIN_ROWS = 3
+_ANSWER_TOKENS = 160
+"""What the answer may take: a few calls with two dozen ids."""
+_MAX_COMPLAINT_CHARS = 300
+
+Offer = tuple[Candidate, str]
+"""A segment on offer, and what the policy says of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeCalls:
+    """One model's free decisions.
+
+    Args:
+        model: asked through tools.
+        budget: ceilings of the window and of the review itself.
+        monotonic: seconds, for the deadline.
+    """
+
+    model: ChatModel
+    budget: Budget
+    monotonic: Callable[[], float] = time.monotonic
+
+    def ask(
+        self, verdict: Verdict, offers: Sequence[Offer], num_tokens: int, deadline: float
+    ) -> None:
+        """Add the model's decisions to the verdict, until so many tokens are freed.
+
+        Args:
+            verdict: added to.
+            offers: in the order the policy would let them go.
+            num_tokens: to be freed.
+            deadline: on the monotonic clock.
+        """
+        left = list(offers)
+        freed = 0
+        complaint = ""
+        while left and freed < num_tokens and verdict.calls < self.budget.controller_calls:
+            if self.monotonic() > deadline:
+                return
+            only_drops = bool(verdict.decisions)
+            parts, offered = self._question(left, num_tokens - freed, only_drops, complaint)
+            if len(offered) < min(_MIN_ROWS, len(left)):
+                logger.info("A budget of %d tokens has no room for a review.", num_tokens)
+                return
+            tools = ReviewTools(
+                (candidate for candidate, _ in offered),
+                alternatives={candidate.id: words for candidate, words in offered},
+                maker=self.model.name,
+                max_tokens_freed=num_tokens - freed,
+            )
+            try:
+                answer = self._answer(tools, parts, only_drops, deadline)
+            except (ModelError, BudgetExceeded) as error:
+                logger.warning("The controller failed, the policy finishes: %s", error)
+                return
+            calls = parse_calls(answer)
+            results = [tools.call(call) for call in calls]
+            verdict.take(answer, tools)
+            freed += tools.tokens_freed
+            decided = {one for decision in tools.decisions for one in decision.segment_ids}
+            if not decided:
+                if complaint:
+                    return
+                complaint = _complaint(results, tools)
+                continue
+            left = [offer for offer in left if offer[0].id not in decided]
+
+    def _question(
+        self, ranked: Sequence[Offer], need: int, only_drops: bool, complaint: str
+    ) -> tuple[list[Part], list[Offer]]:
+        """The review's prompt with as many segments as fit, and those segments."""
+        has_kv = self.model.capabilities.has_kv
+        room = self.budget.max_tokens - _ANSWER_TOKENS
+        text = prompt("review_again" if only_drops else "review")
+        offered = list(ranked[: MAX_ROWS_KV if has_kv else MAX_ROWS])
+        # Offering much more than is needed would leave it to chance what goes.
+        while len(offered) > _MIN_ROWS and _tokens(offered[:-1]) > 2 * need:
+            offered.pop()
+        while offered:
+            in_order = sorted(offered, key=lambda offer: (offer[0].segment.place, offer[0].id))
+            rows = "\n".join(row(candidate) for candidate, _ in in_order)
+            asked = complaint + text.format(need=need, rows=rows)
+            key = f"review:{int(only_drops)}{'!' if complaint else ''}"
+            parts = [Part(key, (Message("user", asked),))]
+            if has_kv:
+                # They are in its cache: showing them costs no forward.
+                parts[:0] = [Part(one.id, one.segment.messages) for one, _ in in_order]
+            if sum(map(self.model.count_tokens, parts)) <= room:
+                return parts, in_order
+            offered.pop()
+        return [], []
+
+    def _answer(
+        self, tools: ReviewTools, parts: Sequence[Part], only_drops: bool, deadline: float
+    ) -> str:
+        """The model's calls as JSON text."""
+        functions = tools.functions
+        names = ["drop_segments"] if only_drops else list(functions)
+        options = Options(
+            max_new_tokens=_ANSWER_TOKENS,
+            max_tokens=self.budget.max_tokens,
+            ephemeral=True,
+            cancelled=lambda: self.monotonic() > deadline,
+        )
+        if self.model.capabilities.calls_tools and not self.model.capabilities.has_logits:
+            described: tuple[Tool, ...] = tuple(describe(functions[name]) for name in names)
+            completion = complete(self.model, parts, replace(options, tools=described))
+            if completion.tool_calls:
+                return json.dumps(
+                    [
+                        {"name": call.name, "arguments": call.arguments}
+                        for call in completion.tool_calls
+                    ],
+                    ensure_ascii=False,
+                )
+            return completion.text
+        options = replace(options, json_schema=tools.schema(names), grammar=tools.grammar(names))
+        return complete(self.model, parts, options).text
+
+
+def _complaint(results: Sequence[str], tools: ReviewTools) -> str:
+    """What was wrong with an answer of which nothing could be used, for the model to read."""
+    wrong = [result for result in results if result != "ok"]
+    wrong += [f"{refusal.action}: {refusal.reason}" for refusal in tools.refusals]
+    problem = " ".join(dict.fromkeys(wrong)) or "it held no tool call"
+    return prompt("review_wrong").format(problem=problem[:_MAX_COMPLAINT_CHARS]) + "\n"
+
+
+def _tokens(offered: Sequence[Offer]) -> int:
+    return sum(candidate.num_tokens for candidate, _ in offered)
+
+
+def row(candidate: Candidate) -> str:
+    """One line of a review: id, tokens, age, attention in thousandths, first words."""
+    attention = "?" if candidate.attention is None else f"{candidate.attention * 1000:.1f}"
+    words = " ".join(candidate.segment.text.split())
+    first = words if len(words) <= 28 else words[:27].rstrip() + "…"
+    role = candidate.segment.role if candidate.segment.kind != "summary" else "summary"
+    return (
+        f"{candidate.id} | {candidate.num_tokens} | {candidate.age_turns} | {attention} | "
+        f"{role}: {first}"
+    )
+
+
+def parse_calls(text: str) -> list[ToolCall]:
+    """Tool calls out of a model's JSON: a list, one object, objects in a row, prose around them.
+
+    What cannot be read is left out: the policy finishes what is missing.
+    """
+    decoder = json.JSONDecoder()
+    calls: list[ToolCall] = []
+    at = 0
+    while at < len(text):
+        at = min((i for i in (text.find("{", at), text.find("[", at)) if i >= 0), default=-1)
+        if at < 0:
+            break
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError):
+            at += 1
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, dict) and isinstance(item.get("name"), str):
+                arguments = item.get("arguments", {})
+                as_text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+                calls.append(ToolCall(f"call{len(calls)}", item["name"], as_text))
+    return calls
