@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from agentmem.bench.conversation import Conversation, Fact, Question, Turn, contains, load, save
+from agentmem.bench.conversation import (
+    Conversation,
+    Fact,
+    Instruction,
+    Question,
+    Turn,
+    contains,
+    load,
+    save,
+)
 from agentmem.errors import InvalidInput
 
 TURN = {"type": "turn", "n": 1, "user": "My code is 42.", "reply": "Noted.", "kind": "statement"}
@@ -36,6 +45,7 @@ def test_saved_conversation_is_loaded_as_it_was(tmp_path: Path) -> None:
             Fact("f2", 2, "my", "code", "42", "My code is 42.", former=True),
         ),
         questions=(Question("What opens it?", "42", "f1", True, ("f2",)),),
+        instructions=(Instruction("i1", 1, "ça va"),),
         meta={"seed": 3, "by": "hand"},
     )
     save(conversation, tmp_path / "c.jsonl")
@@ -55,17 +65,24 @@ def test_optional_fields_have_defaults(tmp_path: Path) -> None:
     [
         (["{"], "line 1: A line must be one JSON object"),
         (["[1]"], "line 1: A line must be one JSON object"),
-        ([{"type": "note"}], "line 1: `type` must be meta, turn, fact or question: got 'note'"),
+        (
+            [{"type": "note"}],
+            "line 1: `type` must be meta, turn, fact, instruction or question: got 'note'",
+        ),
         ([TURN, TURN], "line 2: `n` must count up by one: expected 2, got 1"),
         ([{**TURN, "n": True}], "line 1: `n` of a turn has the wrong type: got True"),
         ([{**TURN, "user": " "}], "line 1: Turn 1 must say something"),
         ([{**TURN, "kind": "chat"}], "line 1: `kind` must be small_talk or statement: got 'chat'"),
         ([{**TURN, "who": "me"}], "line 1: A turn has no field 'who'"),
         ([{"type": "turn", "n": 1}], "line 1: A turn needs the field 'user'"),
-        ([TURN, {**FACT, "turn": 2}], "line 2: Fact 'f1' must name a turn from 1 to 1: got 2"),
+        ([TURN, {**FACT, "turn": 2}], "line 2: 'f1' must name a turn from 1 to 1: got 2"),
         ([TURN, {**FACT, "value": "4"}], "line 2: The statement of fact 'f1' must contain"),
-        ([TURN, {**FACT, "statement": "It is 42."}], "line 2: Turn 1 must contain the statement"),
+        ([TURN, {**FACT, "statement": "It is 42."}], "line 2: Turn 1 must contain what 'f1' says"),
         ([TURN, FACT, "", FACT], "line 4: Every fact needs an id of its own: 'f1'"),
+        (
+            [TURN, {"type": "instruction", "id": "i1", "turn": 1, "text": "Be kind."}],
+            "line 2: Turn 1 must contain what 'i1' says: 'Be kind.' is not in it",
+        ),
         ([TURN, QUESTION], "line 2: Question 'What is my code\\?' points to no fact: 'f1'"),
         ([TURN, FACT, {**QUESTION, "answer": "41"}], "line 3: The answer to .* got '41'"),
         ([TURN, FACT, {**QUESTION, "distractors": ["f9"]}], "line 3: .* points to no fact: 'f9'"),

@@ -55,6 +55,33 @@ def test_same_seed_gives_the_same_conversation_and_another_another() -> None:
     assert conversation(0).turns != conversation(1).turns
 
 
+def test_updates_and_instructions_change_nothing_else() -> None:
+    plain = conversation(0)
+    made = generate(0, count_tokens=count_tokens, updates=20, instructions=6)
+    assert made.questions == plain.questions
+    assert [(f.id, f.turn, f.value, f.former) for f in made.facts] == [
+        (f.id, f.turn, f.value, f.former) for f in plain.facts
+    ]
+    restated = {f.id for f, g in zip(made.facts, plain.facts, strict=True) if f != g}
+    assert len({one.removesuffix("-former") for one in restated}) == 20
+    older = [made.replaced(question) for question in made.questions]
+    as_true = [fact for fact in older if fact and "used to" not in fact.statement]
+    assert len(as_true) == 20 and all(fact.former for fact in as_true)
+    for fact in as_true:
+        assert "used to" not in (made.turns[fact.turn - 1].reply or "")
+
+
+def test_instructions_are_said_once_in_the_first_half() -> None:
+    made = generate(3, count_tokens=count_tokens, instructions=8)
+    assert len({one.text for one in made.instructions}) == 8
+    for one in made.instructions:
+        assert one.turn <= 200 and made.turns[one.turn - 1].user == one.text
+    with pytest.raises(InvalidInput, match="`instructions` must lie in 0..10 here: got 11"):
+        generate(3, count_tokens=count_tokens, instructions=11)
+    with pytest.raises(InvalidInput, match="`updates` must lie in 0..40, the facts: got 41"):
+        generate(3, count_tokens=count_tokens, updates=41)
+
+
 @seeds
 def test_every_value_is_said_in_one_turn_only(seed: int) -> None:
     made = conversation(seed)

@@ -167,6 +167,28 @@ FORMER_STATEMENTS: tuple[str, ...] = (
 )
 """How a value that is no longer true is stated; the verb is the infinitive."""
 
+UPDATE_STATEMENTS: tuple[str, ...] = (
+    "{Whose} {noun} {verb} {value} now.",
+    "There is news: {whose} {noun} {verb} {value}.",
+    "Things have changed, {whose} {noun} {verb} {value} these days.",
+    "Forget what I said before, {whose} {noun} {verb} {value}.",
+)
+"""How a value is stated that takes the place of another."""
+
+INSTRUCTIONS: tuple[str, ...] = (
+    "From now on, please call me Captain.",
+    "Never end an answer with a question.",
+    "Always give lengths in centimetres.",
+    "In future, answer in at most two sentences.",
+    "Please do not use emojis when you talk to me.",
+    "I prefer to be addressed formally, please keep to that.",
+    "Whenever I mention a film, tell me the year it came out.",
+    "Don't ever suggest dishes with mushrooms.",
+    "Always warn me when you are not sure.",
+    "Please write numbers as words from here on.",
+)
+"""What is to hold from the moment it is said."""
+
 ACKNOWLEDGEMENTS = ("Noted:", "Okay, noted:", "Got it:", "Understood:", "Thanks, noted:")
 """How a statement is answered; the fact follows, in the second person."""
 

@@ -7,13 +7,15 @@ JSON Lines, UTF-8, one object a line (broken here to fit), in this order of type
      "kind": "small_talk" or "statement"}
     {"type": "fact", "id": "f1", "turn": 7, "owner": "my sister's", "attribute": "locker code",
      "value": "58291", "statement": "My sister's locker code is 58291.", "former": false}
+    {"type": "instruction", "id": "i1", "turn": 9, "text": "Always answer in short sentences."}
     {"type": "question", "text": "...", "answer": "58291", "fact": "f1", "paraphrase": false,
      "distractors": ["f2", "f3"]}
 
 `n` counts from 1 without gaps. A turn without a reply is answered by the model. A fact's value
 stands in its statement, and the statement in what the user says in that turn. `former` marks a
-value that is no longer true. A question is about one fact; its distractors are facts that are
-easily taken for it. Models and tokens are unknown here.
+value that is no longer true, whether it was stated so or another took its place later. An
+instruction is to hold from its turn on. A question is about one fact; its distractors are facts
+that are easily taken for it. Models and tokens are unknown here.
 """
 
 from __future__ import annotations
@@ -54,6 +56,15 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Instruction:
+    """Something the user said in turn number `turn` that is to hold from then on."""
+
+    id: str
+    turn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """A question whose answer is the value of the fact with id `fact`.
 
@@ -74,12 +85,13 @@ class Conversation:
     """Turns to be played, then questions to be asked.
 
     Raises:
-        InvalidInput: a fact or question points to what is not there.
+        InvalidInput: a fact, an instruction or a question points to what is not there.
     """
 
     turns: tuple[Turn, ...]
     facts: tuple[Fact, ...] = ()
     questions: tuple[Question, ...] = ()
+    instructions: tuple[Instruction, ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,6 +99,8 @@ class Conversation:
         for fact in self.facts:
             _check_fact(fact, facts, self.turns)
             facts[fact.id] = fact
+        for instruction in self.instructions:
+            _check_said(instruction.id, instruction.turn, instruction.text, self.turns)
         for question in self.questions:
             _check_question(question, facts)
 
@@ -94,24 +108,35 @@ class Conversation:
         """The fact with this id."""
         return next(fact for fact in self.facts if fact.id == fact_id)
 
+    def replaced(self, question: Question) -> Fact | None:
+        """The latest value that the answer took the place of; None where it was the first."""
+        right = self.fact(question.fact)
+        former = [
+            fact
+            for fact in self.facts
+            if fact.former
+            and (fact.owner, fact.attribute) == (right.owner, right.attribute)
+            and fact.turn < right.turn
+        ]
+        return max(former, key=lambda fact: fact.turn, default=None)
+
 
 def _check_fact(fact: Fact, earlier: Mapping[str, Fact], turns: Sequence[Turn]) -> None:
     if fact.id in earlier:
         raise InvalidInput(f"Every fact needs an id of its own: {fact.id!r} is used twice.")
-    if not 1 <= fact.turn <= len(turns):
-        raise InvalidInput(
-            f"Fact {fact.id!r} must name a turn from 1 to {len(turns)}: got {fact.turn}."
-        )
+    _check_said(fact.id, fact.turn, fact.statement, turns)
     if not contains(fact.statement, fact.value):
         raise InvalidInput(
             f"The statement of fact {fact.id!r} must contain its value {fact.value!r}: "
             f"got {fact.statement!r}."
         )
-    if fact.statement not in turns[fact.turn - 1].user:
-        raise InvalidInput(
-            f"Turn {fact.turn} must contain the statement of fact {fact.id!r}: "
-            f"{fact.statement!r} is not in it."
-        )
+
+
+def _check_said(name: str, turn: int, text: str, turns: Sequence[Turn]) -> None:
+    if not 1 <= turn <= len(turns):
+        raise InvalidInput(f"{name!r} must name a turn from 1 to {len(turns)}: got {turn}.")
+    if text not in turns[turn - 1].user:
+        raise InvalidInput(f"Turn {turn} must contain what {name!r} says: {text!r} is not in it.")
 
 
 def _check_question(question: Question, facts: Mapping[str, Fact]) -> None:
@@ -146,6 +171,7 @@ _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "statement": str,
         "former": bool,
     },
+    "instruction": {"id": str, "turn": int, "text": str},
     "question": {
         "text": str,
         "answer": str,
@@ -172,6 +198,7 @@ def _lines(conversation: Conversation) -> str:
     for n, turn in enumerate(conversation.turns, start=1):
         rows.append({"type": "turn", "n": n, **asdict(turn)})
     rows += [{"type": "fact", **asdict(fact)} for fact in conversation.facts]
+    rows += [{"type": "instruction", **asdict(one)} for one in conversation.instructions]
     rows += [{"type": "question", **asdict(question)} for question in conversation.questions]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
@@ -195,6 +222,7 @@ def load(path: str | Path) -> Conversation:
     turns: list[Turn] = []
     facts: dict[str, Fact] = {}
     questions: list[Question] = []
+    instructions: list[Instruction] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -208,6 +236,10 @@ def load(path: str | Path) -> Conversation:
                 fact = Fact(**row)
                 _check_fact(fact, facts, turns)
                 facts[fact.id] = fact
+            elif kind == "instruction":
+                instruction = Instruction(**row)
+                _check_said(instruction.id, instruction.turn, instruction.text, turns)
+                instructions.append(instruction)
             else:
                 row["distractors"] = tuple(row.get("distractors", ()))
                 question = Question(**row)
@@ -217,7 +249,9 @@ def load(path: str | Path) -> Conversation:
             raise InvalidInput(f"{path}, line {number}: {error}") from None
     if not turns:
         raise InvalidInput(f"{path}: a conversation needs at least one turn: got none.")
-    return Conversation(tuple(turns), tuple(facts.values()), tuple(questions), meta)
+    return Conversation(
+        tuple(turns), tuple(facts.values()), tuple(questions), tuple(instructions), meta
+    )
 
 
 def _parse(line: str) -> tuple[str, dict[str, Any]]:
@@ -232,7 +266,9 @@ def _parse(line: str) -> tuple[str, dict[str, Any]]:
     if kind == "meta":
         return "meta", row
     if kind not in _FIELDS:
-        raise InvalidInput(f"`type` must be meta, turn, fact or question: got {kind!r}.")
+        raise InvalidInput(
+            f"`type` must be meta, turn, fact, instruction or question: got {kind!r}."
+        )
     fields = _FIELDS[kind]
     for name, value in row.items():
         if name not in fields:

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from agentmem.bench.attributes import (
     ACKNOWLEDGEMENTS,
     ATTRIBUTES,
     FORMER_STATEMENTS,
+    INSTRUCTIONS,
     ME,
     MONTHS,
     OWNERS,
     STATEMENTS,
+    UPDATE_STATEMENTS,
     WORDINGS,
     WORDS,
     Attribute,
     Owner,
     ValueKind,
 )
-from agentmem.bench.conversation import Conversation, Fact, Question, Turn, contains
+from agentmem.bench.conversation import Conversation, Fact, Instruction, Question, Turn, contains
 from agentmem.bench.small_talk import SmallTalk
 from agentmem.errors import InvalidInput
 
@@ -33,6 +35,8 @@ TOKENS_PER_TURN = 40
 TOLERANCE = 0.05
 """How far from the asked number of tokens a conversation may be, as a share."""
 PARAPHRASE_SHARE = 0.25
+NEWS_SHARE = 2 / 3
+"""Of the values that take another's place, those that are told as news."""
 STATEMENTS_PER_FACT = 4
 """The fact, two near misses of other owners, and an older value."""
 
@@ -44,6 +48,8 @@ def generate(
     turns: int = 300,
     facts: int = 40,
     tokens: int | None = None,
+    updates: int = 0,
+    instructions: int = 0,
 ) -> Conversation:
     """A conversation in which `facts` facts are stated, and one question about each.
 
@@ -54,6 +60,9 @@ def generate(
         facts: facts that are asked for. Each has three near misses, stated in other turns: two of
             other owners, and an older value of its own stated earlier.
         tokens: tokens of all messages together, within 5 %; 40 a turn where None.
+        updates: of how many facts the older value is stated as true when it is said, and the newer
+            one as news or plainly against it; of the others it "used to be".
+        instructions: standing instructions in the place of small talk, spread over the first half.
 
     Raises:
         InvalidInput: the facts do not fit the turns, or the turns not the tokens.
@@ -65,17 +74,25 @@ def generate(
             f"`facts` must lie in 1..{turns // STATEMENTS_PER_FACT} for {turns} turns, since each "
             f"takes {STATEMENTS_PER_FACT} of them: got {facts}."
         )
+    if not 0 <= updates <= facts:
+        raise InvalidInput(f"`updates` must lie in 0..{facts}, the facts: got {updates}.")
     rng = random.Random(seed)
     small_talk = SmallTalk(rng, count_tokens)
     stated, questions, replies = _facts_and_questions(rng, facts, turns)
+    # Chance of its own: what is stated besides does not change with it.
+    extra = random.Random(f"{seed} and more")
+    _as_updates(extra, stated, questions, replies, updates)
     acknowledged = {
         fact.turn: Turn(fact.statement, replies[fact.id], "statement") for fact in stated
     }
+    told = _instructions(extra, instructions, [n for n in range(1, turns + 1)
+                                               if n not in acknowledged])  # fmt: skip
+    acknowledged |= {one.turn: Turn(one.text, "Understood.", "statement") for one in told}
     remaining = tokens - sum(
         count_tokens(turn.user) + count_tokens(turn.reply or "") for turn in acknowledged.values()
     )
     played: list[Turn] = []
-    num_left = turns - num_statements
+    num_left = turns - len(acknowledged)
     for n in range(1, turns + 1):
         if n in acknowledged:
             played.append(acknowledged[n])
@@ -91,7 +108,42 @@ def generate(
             f"{TOLERANCE:.0%}: they take {tokens - remaining}. Change `tokens` or `turns`."
         )
     meta = {"seed": seed, "turns": turns, "facts": facts, "tokens": tokens - remaining}
-    return Conversation(tuple(played), tuple(stated), tuple(questions), meta)
+    return Conversation(tuple(played), tuple(stated), tuple(questions), tuple(told), meta)
+
+
+def _as_updates(
+    rng: random.Random,
+    stated: list[Fact],
+    questions: list[Question],
+    replies: dict[str, str],
+    count: int,
+) -> None:
+    """State the older values of so many facts as true, and the newer ones as taking their place."""
+    at = {fact.id: index for index, fact in enumerate(stated)}
+    nouns = {attribute.noun: attribute for attribute in ATTRIBUTES}
+    for question in rng.sample(questions, count):
+        for fact_id in (f"{question.fact}-former", question.fact):
+            fact = stated[at[fact_id]]
+            attribute = nouns[fact.attribute]
+            is_news = not fact.former and rng.random() < NEWS_SHARE
+            text = _said(rng, UPDATE_STATEMENTS if is_news else STATEMENTS, fact, attribute)
+            stated[at[fact_id]] = replace(fact, statement=text)
+            replies[fact_id] = _acknowledge(rng, replace(fact, former=False), attribute)
+
+
+def _instructions(rng: random.Random, count: int, free: Sequence[int]) -> list[Instruction]:
+    """So many instructions, in turns of the first half that are free."""
+    early = free[: len(free) // 2]
+    if not 0 <= count <= min(len(early), len(INSTRUCTIONS)):
+        raise InvalidInput(
+            f"`instructions` must lie in 0..{min(len(early), len(INSTRUCTIONS))} here: got {count}."
+        )
+    turns = sorted(rng.sample(early, count))
+    texts = rng.sample(INSTRUCTIONS, count)
+    return [
+        Instruction(f"i{index + 1}", turn, text)
+        for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
+    ]
 
 
 def _facts_and_questions(
@@ -200,16 +252,20 @@ def _state(
     former: bool,
 ) -> Fact:
     value = values.draw(attribute.kind)
+    unsaid = Fact(fact_id, turn, owner.possessive, attribute.noun, value, "", former)
+    wordings = FORMER_STATEMENTS if former else STATEMENTS
+    return replace(unsaid, statement=_said(rng, wordings, unsaid, attribute))
+
+
+def _said(rng: random.Random, wordings: Sequence[str], fact: Fact, attribute: Attribute) -> str:
     wording = WORDINGS[attribute.kind]
-    whose = owner.possessive
-    statement = rng.choice(FORMER_STATEMENTS if former else STATEMENTS).format(
-        Whose=whose[0].upper() + whose[1:],
-        whose=whose,
+    return rng.choice(wordings).format(
+        Whose=fact.owner[0].upper() + fact.owner[1:],
+        whose=fact.owner,
         noun=attribute.noun,
-        verb=wording.infinitive if former else wording.verb,
-        value=value,
+        verb=wording.infinitive if wordings is FORMER_STATEMENTS else wording.verb,
+        value=fact.value,
     )
-    return Fact(fact_id, turn, whose, attribute.noun, value, statement, former)
 
 
 def _acknowledge(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
