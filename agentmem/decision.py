@@ -26,6 +26,8 @@ class Candidate:
             None where unknown, never 0 for that.
         recalls: how often it was found again.
         similarity: cosine similarity to the newest user message, in [-1, 1]; None where unknown.
+        echo: of an answer, its cosine similarity to the message it answers where that is in the
+            window too: how much it only repeats; None of anything else, and where unknown.
         worth: what the model thinks it is worth, as log-odds of keeping it; None where
             it was not asked.
         state: where it lives.
@@ -40,6 +42,7 @@ class Candidate:
     attention: float | None = None
     recalls: int = 0
     similarity: float | None = None
+    echo: float | None = None
     worth: float | None = None
     state: State = "live"
     pinned: bool = False
@@ -64,6 +67,7 @@ class Candidate:
             "attention": self.attention,
             "recalls": self.recalls,
             "similarity": self.similarity,
+            "echo": self.echo,
             "worth": self.worth,
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,3 +79,7 @@ class Finder:
         """Cosine similarity of every embedded segment to a vector, by id."""
         ids, cosines = self._vectors.scores(vector)
         return dict(zip(ids.tolist(), cosines.tolist(), strict=True))
+
+    def between(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
+        """Cosine similarity of segments to each other; None where one has no vector yet."""
+        return self._vectors.between(pairs)

@@ -158,6 +158,7 @@ class Memory:
         attention = self.kv.attention() if self.kv is not None else {}
         similarity = {} if vector is None else self.finder.similarity(vector)
         states = self.held_states()
+        echoes = self._echoes()
         return [
             Candidate(
                 segment=entry.segment,
@@ -167,12 +168,28 @@ class Memory:
                 attention=attention.get(entry.id),
                 recalls=entry.stored.recalls,
                 similarity=similarity.get(entry.id),
+                echo=echoes.get(entry.id),
                 state=refined(entry.id, entry.state, states),
                 pinned=entry.pinned,
                 protected=self._protection(entry.stored, entry.recalled),
             )
             for entry in self.context.entries
         ]
+
+    def _echoes(self) -> dict[int, float]:
+        """How near each answer in the window is to the message it answers, where that is too."""
+        pairs: list[tuple[int, int]] = []
+        asked: dict[int, int] = {}
+        for entry in self.context.entries:
+            if entry.segment.kind == "turn":
+                if entry.segment.role == "user":
+                    asked[entry.stored.turn] = entry.id
+                elif entry.stored.turn in asked:
+                    pairs.append((entry.id, asked[entry.stored.turn]))
+        nearness = self.finder.between(pairs)
+        return {
+            one: near for (one, _), near in zip(pairs, nearness, strict=True) if near is not None
+        }
 
     def _protection(self, stored: StoredSegment, recalled: bool) -> str:
         if stored.segment.kind == "core_block":

@@ -19,6 +19,7 @@ from agentmem.policies.pinned import PinnedPolicy
 from agentmem.policies.price import PricePolicy
 from agentmem.policies.relevance import RelevancePolicy
 from agentmem.policies.sequence import SequencePolicy
+from agentmem.policies.size import SizePolicy
 from agentmem.policies.window import WindowPolicy
 from agentmem.policies.worth import WorthPolicy
 
@@ -35,6 +36,7 @@ __all__ = [
     "ScorerPolicy",
     "SegmentPolicy",
     "SequencePolicy",
+    "SizePolicy",
     "WindowPolicy",
     "WorthPolicy",
     "make_policy",
@@ -52,6 +54,7 @@ POLICIES: dict[str, Callable[[], SegmentPolicy]] = {
     "mixture": MixturePolicy,
     "price": PricePolicy,
     "relevance": RelevancePolicy,
+    "size": SizePolicy,
     "window": WindowPolicy,
     "worth": WorthPolicy,
 }

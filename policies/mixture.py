@@ -16,17 +16,15 @@ from agentmem.decision import Candidate
 from agentmem.errors import InvalidInput
 from agentmem.policies.attention import AttentionPolicy
 from agentmem.policies.base import ScorerPolicy
-from agentmem.policies.lru import LRUPolicy
-from agentmem.policies.price import PricePolicy
 from agentmem.policies.relevance import RelevancePolicy
+from agentmem.policies.size import SizePolicy
 from agentmem.policies.worth import WorthPolicy
 
 
 def _weights() -> dict[ScorerPolicy, float]:
     return {
         WorthPolicy(): 1.0,
-        PricePolicy(): 0.5,
-        LRUPolicy(): 0.25,
+        SizePolicy(): 0.5,
         RelevancePolicy(): 0.25,
         AttentionPolicy(): 0.25,
     }

@@ -74,6 +74,17 @@ class VectorIndex(DerivedIndex):
         order = np.argsort(ids)
         return ids[order], np.clip(found[order], -1.0, 1.0)
 
+    def between(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
+        """Cosine similarity of segments to each other, pair by pair; None without two vectors."""
+        with self._lock:
+            self.apply()
+            return [
+                float(self._index.reconstruct(one) @ self._index.reconstruct(other))
+                if one in self._ids and other in self._ids
+                else None
+                for one, other in pairs
+            ]
+
     def search(
         self, vector: NDArray[np.float32], k: int, exclude: Collection[int] = ()
     ) -> tuple[Ids, Scores]:

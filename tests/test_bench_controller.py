@@ -55,8 +55,12 @@ def test_two_conversations_are_pooled_fact_by_fact(embedded_models: Path) -> Non
     difference = against(rows, "window", "random")
     assert difference is not None and difference.pairs == 16
     assert against(rows, "window", "oracle") is None
-    expected = (rows[2].needed_in_window + rows[3].needed_in_window) / 2
-    assert both["window"].needed_in_window == pytest.approx(expected)
+    there = sum(there for row in rows[2:] for there, _ in row.needed_each)
+    turns = sum(turns for row in rows[2:] for _, turns in row.needed_each)
+    assert both["window"].needed_in_window == pytest.approx(there / turns)
+    assert difference.mean == pytest.approx(
+        both["window"].needed_in_window - both["random"].needed_in_window
+    )
 
 
 def candidate(segment_id: int, text: str, age: int = 1) -> Candidate:

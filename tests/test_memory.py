@@ -257,3 +257,18 @@ def test_recall_modes_are_checked(tmp_path: Path) -> None:
     wrong: RecallMode = "sometimes"  # type: ignore[assignment]
     with pytest.raises(InvalidInput, match="sometimes"):
         make_agent(tmp_path, recall=wrong)
+
+
+def test_an_answer_that_repeats_its_question_is_seen_to_echo_it(tmp_path: Path) -> None:
+    model = ScriptedModel(["The blue fence stands there.", "Quite."], has_kv=True)
+    with make_agent(tmp_path, model, budget=1000) as agent:
+        agent.chat("There stands the blue fence.")
+        agent.chat("Onions are cheap today.")
+        agent.chat("Done.")
+        echoes = {c.segment.text: c.echo for c in agent.memory.candidates()}
+        assert (echoes["The blue fence stands there."] or 0) > 0.9
+        assert (echoes["Quite."] or 0) < 0.5
+        assert echoes["There stands the blue fence."] is None, "only answers echo"
+        agent.memory.drop(agent.turn_segments(1)[0])
+        echoes = {c.segment.text: c.echo for c in agent.memory.candidates()}
+        assert echoes["The blue fence stands there."] is None, "now it alone says so"

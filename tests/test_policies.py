@@ -27,6 +27,7 @@ from agentmem.policies import (
     ScorerPolicy,
     SegmentPolicy,
     SequencePolicy,
+    SizePolicy,
     WindowPolicy,
     WorthPolicy,
     make_policy,
@@ -47,6 +48,7 @@ def candidate(
     attention: float | None = None,
     similarity: float | None = None,
     worth: float | None = None,
+    echo: float | None = None,
     recalls: int = 0,
     pinned: bool = False,
     protected: str = "",
@@ -59,6 +61,7 @@ def candidate(
         attention=attention,
         similarity=similarity,
         worth=worth,
+        echo=echo,
         recalls=recalls,
         pinned=pinned,
         protected=protected,
@@ -287,6 +290,18 @@ def test_what_was_not_judged_counts_as_an_average_one_that_fades() -> None:
     assert WorthPolicy(20).score(window[2], window) == pytest.approx(0.5)
     (decision,) = WorthPolicy(1).decide(window, budget(20))
     assert decision.segment_ids == (3,) and "was not asked" in decision.reason
+
+
+def test_an_answer_loses_by_what_it_only_repeats() -> None:
+    window = [candidate(1, worth=2.0), candidate(2, worth=2.0, echo=0.9), candidate(3, worth=1.0)]
+    (decision,) = WorthPolicy().decide(window, budget(20))
+    assert decision.segment_ids == (2,) and "90% of it echoes" in decision.reason
+    assert dropped(WorthPolicy(echo_weight=0.5), window, 20) == [3]
+    assert WorthPolicy().score(candidate(4, worth=1.0, echo=-0.3), window) == 1.0
+
+
+def test_size_drops_the_longest() -> None:
+    assert dropped(SizePolicy(), [candidate(1, 30), candidate(2, 90), candidate(3, 60)], 90) == [2]
 
 
 def test_price_drops_what_takes_most_for_its_use() -> None:

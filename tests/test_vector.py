@@ -51,6 +51,16 @@ def put(archive: Archive, rows: NDArray[np.float32], space: str = "space") -> li
     return ids
 
 
+def test_segments_are_compared_to_each_other_where_both_have_vectors(archive: Archive) -> None:
+    rows = vectors(3)
+    one, two, three = put(archive, rows)
+    index = VectorIndex(archive, "space", DIM)
+    found = index.between([(one, two), (three, three), (one, 10**6)])
+    expected = rows[0] @ rows[1] / np.linalg.norm(rows[0]) / np.linalg.norm(rows[1])
+    assert found[:2] == [pytest.approx(float(expected), abs=1e-6), pytest.approx(1.0, abs=1e-6)]
+    assert found[2] is None and index.between([]) == []
+
+
 def test_scores_are_the_cosines_of_all_vectors_by_id(archive: Archive) -> None:
     rows = vectors(50) * np.float32(37.0)
     ids = put(archive, rows)

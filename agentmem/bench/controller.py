@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from agentmem.bench.controller_play import ControllerPlay
-from agentmem.bench.controller_row import ControllerOptions, ControllerRow, pooled
+from agentmem.bench.controller_row import ControllerOptions, ControllerRow, pooled, row_of
 from agentmem.bench.conversation import digest
 from agentmem.bench.paired import Difference, paired_difference
 from agentmem.bench.playing import prepare, token_counter
@@ -78,7 +79,7 @@ def run_controller(
                     row = asdict(ControllerPlay(one, options, name, recall, tell_where).run())
                     report.add(row)
                     done[key] = row
-                rows.append(ControllerRow(**done[key]))
+                rows.append(row_of(done[key]))
     if options.out is not None and not draw(rows, options.out.with_suffix(".png")):
         tell("no picture: matplotlib is not installed (pip install '.[bench]')")
     return rows
@@ -87,11 +88,18 @@ def run_controller(
 def against(
     rows: Sequence[ControllerRow], name: str, other: str, recall: str = "off"
 ) -> Difference | None:
-    """How the share of one decider differs from another's, fact by fact; None where one is not."""
+    """How the share of one decider differs from another's, fact by fact; None where one is not.
+
+    A fact counts as much as it has turns.
+    """
     each = {row.decider: row.needed_each for row in pooled(rows) if row.recall == recall}
     if name not in each or other not in each:
         return None
-    return paired_difference(each[name], each[other])
+    mean_turns = fmean(turns for _, turns in each[name])
+    first, second = (
+        [there / mean_turns for there, _ in each[decider]] for decider in (name, other)
+    )
+    return paired_difference(first, second)
 
 
 def render(rows: Sequence[ControllerRow]) -> Table:

@@ -58,15 +58,16 @@ class ControllerPlay:
                 self._play(agent, turn.user, turn.reply)
                 self.tokens.append(agent.context.num_tokens)
                 text = "\n".join(entry.segment.text for entry in agent.context)
-                for (stated, value), shares in zip(needed, seen, strict=True):
+                for (stated, value), there in zip(needed, seen, strict=True):
                     if stated <= n:
-                        shares.append(contains(text, value))
+                        there.append(contains(text, value))
                 if n % 25 == 0 or n == len(turns):
                     self.tell(f"{self.name}, recall {self.recall}: turn {n} of {len(turns)}")
             calls = sum(
                 row.cost.get("calls", 0) + row.cost.get("judged", 0) for row in _one_a_review(agent)
             )
-        return self._row([fmean(shares) for shares in seen], [s[-1] for s in seen], calls)
+        each = [(sum(there), len(there)) for there in seen]
+        return self._row(each, [there[-1] for there in seen], calls)
 
     def _play(self, agent: Agent, text: str, reply: str | None) -> None:
         from agentmem import Decided, Reply
@@ -102,8 +103,8 @@ class ControllerPlay:
             **arguments,
         )
 
-    def _row(self, shares: list[float], at_end: list[bool], calls: int) -> ControllerRow:
-        needed, low, high = interval(shares)
+    def _row(self, each: list[tuple[int, int]], at_end: list[bool], calls: int) -> ControllerRow:
+        needed, low, high = interval(each)
         total = sum(sum(usage.seconds.values()) for usage in self.usages)
         reviews = sum(usage.seconds["controller"] for usage in self.usages)
         num_made = sum(self.made.values())
@@ -112,12 +113,12 @@ class ControllerPlay:
             recall=self.recall,
             conversation=digest(self.conversation),
             turns=len(self.conversation.turns),
-            facts=len(shares),
+            facts=len(each),
             budget=self.options.budget,
             needed_in_window=needed,
             low=low,
             high=high,
-            needed_each=shares,
+            needed_each=each,
             needed_at_end=fmean(at_end),
             tokens=fmean(self.tokens),
             peak_tokens=max(max(u.prompt_tokens, u.peak_tokens) for u in self.usages),

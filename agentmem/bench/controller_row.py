@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from agentmem.bench.deciders import DECIDERS
-from agentmem.bench.paired import paired_difference
 from agentmem.errors import InvalidInput
 
 RECALLS = ("off", "on")
+_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +86,10 @@ class ControllerRow:
         decider, recall: who decided, and whether recall brought segments back.
         conversation: digest of what was played.
         turns, facts, budget: of it.
-        needed_in_window: for how much of the conversation, from its statement on, a fact that will
-            be asked for stood in the window; mean over facts.
-        low, high: 95 % bootstrap interval of that mean, over facts.
-        needed_each: the same, fact by fact.
+        needed_in_window: share of turns, of all from a statement on, after which a fact that will
+            be asked for stood in the window: how often a need at any later time would be met.
+        low, high: 95 % bootstrap interval of it, over facts.
+        needed_each: fact by fact, after how many turns it stood in the window, and of how many.
         needed_at_end: share of these facts in the window at the end.
         tokens: mean tokens of the window after a turn.
         peak_tokens: most tokens any forward attended to.
@@ -107,7 +109,7 @@ class ControllerRow:
     needed_in_window: float
     low: float
     high: float
-    needed_each: list[float]
+    needed_each: list[tuple[int, int]]
     needed_at_end: float
     tokens: float
     peak_tokens: int
@@ -119,6 +121,11 @@ class ControllerRow:
     review_share: float
 
 
+def row_of(data: Mapping[str, Any]) -> ControllerRow:
+    """The row of its JSON form."""
+    return ControllerRow(**{**data, "needed_each": [tuple(one) for one in data["needed_each"]]})
+
+
 def pooled(rows: Sequence[ControllerRow]) -> list[ControllerRow]:
     """One row a decider over all its conversations."""
     groups: dict[tuple[str, str], list[ControllerRow]] = {}
@@ -127,17 +134,25 @@ def pooled(rows: Sequence[ControllerRow]) -> list[ControllerRow]:
     return [same[0] if len(same) == 1 else _pool(same) for same in groups.values()]
 
 
-def interval(each: Sequence[float]) -> tuple[float, float, float]:
-    """Mean of the facts' shares, and its 95 % interval."""
-    found = paired_difference(each, [0.0] * len(each))
-    return found.mean, found.low, found.high
+def interval(each: Sequence[tuple[int, int]], *, seed: int = 0) -> tuple[float, float, float]:
+    """Share of turns over all facts, and its 95 % bootstrap interval over facts.
+
+    Args:
+        each: fact by fact, after how many turns it stood in the window, and of how many.
+        seed: of the resampling.
+    """
+    counts = np.asarray(each, dtype=np.float64)
+    drawn = np.random.default_rng(seed).integers(0, len(counts), (_RESAMPLES, len(counts)))
+    sums = counts[drawn].sum(1)
+    low, high = np.quantile(sums[:, 0] / sums[:, 1], (0.025, 0.975))
+    return float(counts[:, 0].sum() / counts[:, 1].sum()), float(low), float(high)
 
 
 def _pool(rows: Sequence[ControllerRow]) -> ControllerRow:
     def mean(name: str) -> float:
         return fmean(getattr(row, name) for row in rows)
 
-    each = [share for row in rows for share in row.needed_each]
+    each = [counts for row in rows for counts in row.needed_each]
     needed, low, high = interval(each)
     valid = [row.valid for row in rows if row.valid is not None]
     return replace(
