@@ -28,12 +28,16 @@ if TYPE_CHECKING:
     from agentmem.events import Token as Token
     from agentmem.events import Usage as Usage
     from agentmem.explain import Explanation as Explanation
+    from agentmem.importing import Imported as Imported
+    from agentmem.importing import import_file as import_file
     from agentmem.memory import Hit as Hit
     from agentmem.memory import Memory as Memory
     from agentmem.models.base import ChatModel as ChatModel
     from agentmem.models.base import Embedder as Embedder
     from agentmem.models.scripted import ScriptedModel as ScriptedModel
     from agentmem.opening import open_memory as open_memory
+    from agentmem.origin import from_origin as from_origin
+    from agentmem.origin import origin_name as origin_name
     from agentmem.policies.base import ScorerPolicy as ScorerPolicy
     from agentmem.policies.base import SegmentPolicy as SegmentPolicy
     from agentmem.segment import Message as Message
@@ -61,6 +65,7 @@ _HOME = {
     "Embedder": "models.base",
     "Explanation": "explain",
     "Hit": "memory",
+    "Imported": "importing",
     "Memory": "memory",
     "Message": "segment",
     "Recalled": "events",
@@ -76,7 +81,10 @@ _HOME = {
     "Token": "events",
     "TurnRow": "storage.rows",
     "Usage": "events",
+    "from_origin": "origin",
+    "import_file": "importing",
     "open_memory": "opening",
+    "origin_name": "origin",
 }
 
 __all__ = [
@@ -93,6 +101,7 @@ __all__ = [
     "Embedder",
     "Explanation",
     "Hit",
+    "Imported",
     "Memory",
     "Message",
     "Recalled",
@@ -108,7 +117,10 @@ __all__ = [
     "Token",
     "TurnRow",
     "Usage",
+    "from_origin",
+    "import_file",
     "open_memory",
+    "origin_name",
 ]
 
 

@@ -151,7 +151,7 @@ class Agent:
                 recall=Recall(),
                 kv=self.model.kv,
                 let_go=self.model.let_go,
-                summarizer=self._summarizer(limits),
+                summarizer=self._summarizer(context),
             )
             open_window(memory, system_prompt)
             suspension.memory = memory
@@ -169,11 +169,14 @@ class Agent:
             )
             self._stack = stack.pop_all()
 
-    def _summarizer(self, limits: Budget) -> Callable[[Sequence[Segment]], tuple[Segment, str]]:
+    def _summarizer(self, context: Context) -> Callable[[Sequence[Segment]], tuple[Segment, str]]:
+        limits = context.budget
+
         def summary(segments: Sequence[Segment]) -> tuple[Segment, str]:
             return summarize(
                 segments,
                 self.model,
+                part=context.part,
                 max_tokens=min(_SUMMARY_TOKENS, limits.max_tokens // 8),
                 budget_tokens=limits.max_tokens,
                 created=time.time(),

@@ -8,13 +8,13 @@ segment is in the window, and nothing of SQL or KV.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentmem.budget import Budget
+from agentmem.fence import Fence
 from agentmem.models.base import Part, estimate_tokens
-from agentmem.segment import Message, Segment, State, Trust
+from agentmem.segment import Message, Segment, State
 from agentmem.storage.rows import StoredSegment, WindowEntry, WindowVia
 
 RECALL_HEADER = Part("recall:header", (Message("user", "Earlier in this conversation:"),))
@@ -76,7 +76,7 @@ class Context:
         self.fixed_tokens = 0
         """Tokens of what stands in every prompt besides segments: the tools' descriptions."""
         self._entries: dict[int, Entry] = {}
-        self._fence = secrets.token_hex(4)
+        self._fence = Fence()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -126,13 +126,15 @@ class Context:
         return self._count_tokens(RECALL_HEADER) if recalled else 0
 
     def part(self, segment: Segment, via: WindowVia = "prompt") -> Part:
-        """How the segment stands in a prompt."""
+        """How the segment stands in a prompt: what is below user trust only as fenced data."""
         if via != "text":
-            return Part(segment.id, segment.messages)
-        if segment.trust >= Trust.USER:
-            return Part(f"recall:{segment.id}", segment.messages)
-        fenced = f"<data-{self._fence}>\n{segment.text}\n</data-{self._fence}>"
-        return Part(f"recall:{segment.id}", (Message("user", fenced),))
+            return Part(segment.id, self._fence.messages(segment))
+        return Part(f"recall:{segment.id}", self._fence.quoted(segment))
+
+    def shown(self, segment: Segment) -> Segment:
+        """The segment with the messages that stand for it in prompts, for who builds one of it."""
+        messages = self._fence.messages(segment)
+        return segment if messages == segment.messages else replace(segment, messages=messages)
 
     def count(self, segment: Segment, via: WindowVia = "prompt") -> int:
         """Tokens the segment takes or would take."""

@@ -41,7 +41,7 @@ def split_document(
         return replace(segment, messages=(replace(message, content=text),))
 
     # One token is seldom more than eight characters: a first cut that is safe to count.
-    texts = _pieces(message.content, 8 * part_tokens)
+    texts = pieces(message.content, 8 * part_tokens)[::-1]
     parts: list[Segment] = []
     while texts:
         text = texts.pop()
@@ -73,16 +73,16 @@ def _stub(
         length = length * 3 // 4
 
 
-def _pieces(text: str, max_chars: int) -> list[str]:
-    """The text in pieces of at most `max_chars`, last first, cut at ends of lines or words."""
-    pieces = []
+def pieces(text: str, max_chars: int) -> list[str]:
+    """The text in pieces of at most `max_chars`, cut at ends of lines or words; at least one."""
+    found = []
     start = 0
     while len(text) - start > max_chars:
         end = start + _cut(text[start : start + max_chars], max_chars)
-        pieces.append(text[start:end])
+        found.append(text[start:end])
         start = end
-    pieces.append(text[start:])
-    return pieces[::-1]
+    found.append(text[start:])
+    return found
 
 
 def _cut(text: str, near: int) -> int:

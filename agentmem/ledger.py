@@ -6,7 +6,8 @@ the commit. The ledger decides nothing: it refuses what must not happen and reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from agentmem.decision import Action, Decision
 from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
-from agentmem.segment import Segment
+from agentmem.quota import TurnQuota
+from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import (
     DecisionRow,
@@ -28,6 +30,8 @@ from agentmem.storage.transaction import Transaction
 
 KEEP_TURNS = 8
 """A segment that was decided to be kept is not offered again for so many turns."""
+_FORGET_AT_ONCE = 500
+"""Segments forgotten in one transaction: others want to write too."""
 _LEAVES = ("drop", "summarize")
 _REVERSE: Mapping[Action, Action] = {
     "drop": "bring_back",
@@ -70,6 +74,8 @@ class Ledger:
         self._let_go = let_go
         self._seen = archive.last_change()
         self._summarizer = summarizer
+        budget = context.budget
+        self._quota = TurnQuota(budget.max_tokens - budget.target_tokens)
 
     def apply(self, decision: Decision) -> Decided:
         """Carry one decision out.
@@ -156,6 +162,8 @@ class Ledger:
         inside = all(one in context for one in ids)
         touched = [context[one].stored for one in ids] if inside else self._archive.segments(ids)
         effect: dict[str, Any] = {"tokens_before": tokens_before}
+        if decision.source == "controller" and decision.action in _LEAVES:
+            self._quota.spend(self.turn, sum(context[one].num_tokens for one in ids))
         if decision.action == "drop":
             transaction.set_state(ids, "archived")
             context.remove(ids)
@@ -197,11 +205,19 @@ class Ledger:
         """Place a segment to stay, as KV where there is a record of it."""
         segment_id = stored.segment.id
         via: WindowVia = "prompt"
+        self._read_again([stored])
         if segment_id in self._context and self._context[segment_id].via != "text":
             via = self._context[segment_id].via
         elif self._kv is not None and self._kv.has(segment_id):
             via = "kv"
         self._context.put(stored, via=via)
+
+    def _read_again(self, returning: Iterable[StoredSegment]) -> None:
+        """Let the KV of what is below user trust go: it comes back as fenced text, never as KV."""
+        for stored in returning:
+            outside = stored.segment.id not in self._context
+            if self._kv is not None and outside and stored.segment.trust < Trust.USER:
+                self._kv.forget(stored.segment.id)
 
     def _check(self, decision: Decision) -> None:
         """Refuse what must not happen.
@@ -231,6 +247,10 @@ class Ledger:
             self._check_room(tokens, "bring them back")
         if decision.action == "pin":
             self._check_pins(decision.segment_ids)
+            if decision.source != "user":
+                self._check_trusted(decision.segment_ids)
+        if decision.action in _LEAVES and decision.source == "controller":
+            self._quota.check(self.turn)
 
     def _check_room(self, tokens: int, what: str) -> None:
         budget = self._context.budget
@@ -251,6 +271,15 @@ class Ledger:
                 f"Pinned segments would take {tokens} tokens; at most {limit} may be pinned. "
                 "Unpin some first."
             )
+
+    def _check_trusted(self, segment_ids: Sequence[int]) -> None:
+        """Text that asks to stay for ever must not be able to make a model say so."""
+        for stored in self._archive.segments(segment_ids):
+            if stored.segment.trust < Trust.USER:
+                raise InvalidInput(
+                    f"Segment {stored.segment.id} is from {stored.segment.origin}, below user "
+                    "trust: only the user may pin it."
+                )
 
     def unpin(self, segment_ids: Sequence[int]) -> None:
         """Let pinned segments go again when a review wants to."""
@@ -280,6 +309,8 @@ class Ledger:
             after += [r for r in row.window_before if r.segment_id in ids]
             after = [r for r in after if r.segment_id != row.effect.get("summary_id")]
             self._check_undo(after, row)
+        there = self._there(r.segment_id for r in after)
+        after = [r for r in after if r.segment_id in there]
         tokens_before = self._context.num_tokens
         action = _REVERSE.get(decision.action, decision.action)
         reverse = Decision(
@@ -298,7 +329,8 @@ class Ledger:
             if decision.action == "keep":
                 transaction.set_kept_until(ids, 0)
             if "summary_id" in row.effect:
-                transaction.set_state([row.effect["summary_id"]], "archived")
+                summary = self._there([row.effect["summary_id"]])
+                transaction.set_state(summary, "archived")
             transaction.set_window(self._session.id, self._ordered(after))
             undo_id = transaction.add_decision(
                 self._session.id,
@@ -311,6 +343,7 @@ class Ledger:
                 cost={},
             )
             transaction.mark_undone(row.id, undo_id)
+        self._read_again(touched)
         self._become(self._ordered(after))
         return Decided(
             undo_id,
@@ -376,21 +409,46 @@ class Ledger:
         if stored.segment.kind == "core_block":
             raise InvalidInput(f"Segment {segment_id} is the system prompt: it always stays.")
         # A document's stub quotes its parts: it is forgotten as a whole.
-        part = stored.segment.kind == "document_part"
-        gone = self._descendants(stored.segment.parents[0] if part else segment_id)
-        kept = [row for row in self._context.snapshot() if row.segment_id not in gone]
-        with self._archive.write() as transaction:
-            transaction.set_window(self._session.id, kept)
-            for one in sorted(gone, reverse=True):
-                transaction.forget(one)
-        dropped_kv = self.follow()
-        self._become(kept)
+        part = stored.segment.kind == "document_part" and bool(stored.segment.parents)
+        gone = self._descendants({stored.segment.parents[0] if part else segment_id})
         return {
             "segment": segment_id,
             "made_of_it": sorted(gone - {segment_id}),
-            "kv_records": dropped_kv,
-            "kv_files": transaction.num_kv_files,
+            **self._forget(gone),
         }
+
+    def forget_all(self, segment_ids: Collection[int]) -> dict[str, Any]:
+        """Delete segments of any sessions from every tier, with all that was made of them.
+
+        Raises:
+            SessionBusy: another sender holds a session with one of them; nothing is deleted.
+        """
+        gone = self._descendants(set(segment_ids))
+        with ExitStack() as stack:
+            others = self._archive.sessions_of(gone) - {self._session.id}
+            for session_id in sorted(others):
+                stack.enter_context(self._archive.lease(session_id))
+            receipt = self._forget(gone)
+        return {
+            "segments": sorted(segment_ids),
+            "made_of_it": sorted(gone.difference(segment_ids)),
+            **receipt,
+        }
+
+    def _forget(self, gone: set[int]) -> dict[str, Any]:
+        kept = [row for row in self._context.snapshot() if row.segment_id not in gone]
+        num_files = 0
+        newest_first = sorted(gone, reverse=True)
+        # What was made of a segment is newer: whenever this is broken off, nothing outlives it.
+        for start in range(0, len(newest_first), _FORGET_AT_ONCE):
+            with self._archive.write() as transaction:
+                transaction.set_window(self._session.id, kept)
+                for one in newest_first[start : start + _FORGET_AT_ONCE]:
+                    transaction.forget(one)
+            num_files += transaction.num_kv_files
+        dropped_kv = self.follow()
+        self._become(kept)
+        return {"kv_records": dropped_kv, "kv_files": num_files}
 
     def follow(self) -> int:
         """Let the model forget what the archive did since it was last asked, by whomever.
@@ -413,9 +471,9 @@ class Ledger:
             self._kv.forget(key)
         return len(later)
 
-    def _descendants(self, segment_id: int) -> set[int]:
-        """A segment and all that was made of it, in any session: parts, summaries."""
-        found, newest = {segment_id}, {segment_id}
+    def _descendants(self, segment_ids: set[int]) -> set[int]:
+        """Segments and all that was made of them, in any session: parts, summaries."""
+        found, newest = set(segment_ids), set(segment_ids)
         while newest:
             newest = set(self._archive.children(newest)) - found
             found |= newest

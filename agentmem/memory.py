@@ -6,8 +6,9 @@ and takes them back, and here are the verbs people and sessions use. It decides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from agentmem.errors import InvalidInput
 from agentmem.events import Decided
 from agentmem.explain import Explanation, explain
 from agentmem.finder import Finder
+from agentmem.importing import Imported, import_file
 from agentmem.ledger import Ledger, Summarizer
 from agentmem.models.base import Embedder, KVTier, PartKey
+from agentmem.origin import from_origin
 from agentmem.recall import Recall
 from agentmem.segment import Segment, State
 from agentmem.storage.archive import Archive
@@ -161,7 +164,8 @@ class Memory:
         echoes = self._echoes()
         return [
             Candidate(
-                segment=entry.segment,
+                # A review quotes it: under the same key it must say what the window says.
+                segment=self.context.shown(entry.segment),
                 num_tokens=entry.num_tokens,
                 age_turns=max(0, self.turn - entry.stored.turn),
                 idle_turns=max(0, self.turn - max(entry.stored.turn, entry.stored.used_turn)),
@@ -259,6 +263,28 @@ class Memory:
         too: it is computed again from text at its next use.
         """
         return self.ledger.forget(segment_id)
+
+    def forget_origin(self, origin: str) -> dict[str, Any]:
+        """Delete all that came from somewhere, and all that was made of it; returns a receipt.
+
+        Args:
+            origin: user, assistant, tool, import or summary; `tool:NAME` for one tool's results,
+                `import:NAME` or `import:HASH` for one file.
+
+        Raises:
+            InvalidInput: it is none of these.
+            SessionBusy: another sender holds a session with some of it; nothing is deleted.
+        """
+        found = {stored.segment.id for stored in self.from_origin(origin)}
+        return {"origin": origin, **self.ledger.forget_all(found)}
+
+    def from_origin(self, origin: str) -> Iterator[StoredSegment]:
+        """Segments that came from somewhere, of all sessions, by id."""
+        return from_origin(self.archive, origin)
+
+    def import_file(self, path: str | Path, *, trusted: bool = False) -> Imported:
+        """Archive a file; see `agentmem.import_file`."""
+        return import_file(self.archive, path, trusted=trusted)
 
     def why(self, segment_id: int) -> Explanation:
         """The decisions that touched a segment, with their evidence, in words."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -98,6 +99,7 @@ class Segment:
         created: seconds since the epoch.
         parents: ids of the segments it was made from (a summary's originals, a part's stub).
         id: given by the archive, the same in every tier; 0 until then.
+        source: of what was imported: the file's SHA-256 in hex, a space, its name.
     """
 
     messages: tuple[Message, ...]
@@ -107,6 +109,7 @@ class Segment:
     created: float = 0.0
     parents: tuple[int, ...] = ()
     id: int = 0
+    source: str = ""
     content_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,3 +140,27 @@ class Segment:
     def place(self) -> int:
         """Where it stands in time order: its own id, or that of its first original."""
         return min(self.parents) if self.kind == "summary" and self.parents else self.id
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Names of the tools it calls, each once, in the order of the calls."""
+        names = [call.name for message in self.messages for call in message.tool_calls]
+        return tuple(dict.fromkeys(names))
+
+
+MOST_TRUST: Mapping[Origin, Trust] = MappingProxyType(
+    {
+        "system": Trust.SYSTEM,
+        "user": Trust.USER,
+        "assistant": Trust.USER,
+        "tool": Trust.EXTERNAL,
+        "import": Trust.EXTERNAL,
+        "summary": Trust.SYSTEM,
+    }
+)
+"""The most that may be had by origin; a summary is bounded by what it was made of."""
+
+
+def lowest_trust(segments: Iterable[Segment]) -> Trust:
+    """The most trust that anything made of these segments may have; SYSTEM for none."""
+    return min((segment.trust for segment in segments), default=Trust.SYSTEM)

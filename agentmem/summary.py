@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentmem.errors import BudgetExceeded, ModelError
 from agentmem.models.base import ChatModel, Options, Part, complete
 from agentmem.prompts import prompt
-from agentmem.segment import Message, Segment
+from agentmem.segment import Message, Segment, lowest_trust
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ def summarize(
     segments: Sequence[Segment],
     model: ChatModel,
     *,
+    part: Callable[[Segment], Part],
     max_tokens: int,
     budget_tokens: int,
     created: float,
@@ -42,12 +43,13 @@ def summarize(
     Args:
         segments: the originals, no summary among them: summaries never quote summaries.
         model: asked on a fork of its cache; the originals are not read again.
+        part: how an original stands in a prompt.
         max_tokens: of the summary.
         budget_tokens: of any forward.
         created: seconds since the epoch.
     """
     text, writer = "", model.name
-    parts = [Part(segment.id, segment.messages) for segment in segments]
+    parts = [part(segment) for segment in segments]
     question = Part(
         "summarize", (Message("user", prompt("summarize").format(words=max_tokens // 2)),)
     )
@@ -81,7 +83,7 @@ def _segment(segments: Sequence[Segment], text: str, originals: str, created: fl
         (Message("user", f"[Summary of earlier messages] {text}{look_up}"),),
         kind="summary",
         origin="summary",
-        trust=min(segment.trust for segment in segments),
+        trust=lowest_trust(segments),
         created=created,
         parents=tuple(segment.id for segment in segments),
     )

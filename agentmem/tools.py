@@ -14,7 +14,7 @@ from typing import Any
 from agentmem.decision import Action, Candidate, Decision
 from agentmem.errors import InvalidInput
 from agentmem.models.base import Tool
-from agentmem.segment import ToolCall
+from agentmem.segment import ToolCall, Trust
 
 
 def describe(function: Callable[..., Any]) -> Tool:
@@ -216,6 +216,11 @@ class ReviewTools:
                 short = [candidate.id for candidate in chosen]
                 self._refuse(action, short, f"{tokens} tokens are too few to summarize")
                 chosen = []
+        if action == "pin":
+            external = [one for one in chosen if one.segment.trust < Trust.USER]
+            ids_of_them = [candidate.id for candidate in external]
+            self._refuse(action, ids_of_them, "below user trust: only the user may pin it")
+            chosen = [candidate for candidate in chosen if candidate not in external]
         if unknown:
             self._refuse(action, unknown, "not on offer")
         if action in ("drop", "summarize"):

@@ -19,6 +19,7 @@ from agentmem.storage.schema import (
     SCHEMA_VERSION,
     AnyRow,
     decisions,
+    lineage,
     messages,
     segments,
     sessions,
@@ -139,6 +140,24 @@ def tool_pairs(connection: Connection) -> Finding:
     return Finding("tool pairs", "fail", message, "Forget these segments.")
 
 
+def trust(connection: Connection) -> Finding:
+    """Whether nothing is trusted more than what it was made of."""
+    child, parent = segments.alias("child"), segments.alias("parent")
+    query = (
+        select(child.c.id)
+        .distinct()
+        .join_from(lineage, child, child.c.id == lineage.c.child_id)
+        .join(parent, parent.c.id == lineage.c.parent_id)
+        .where(child.c.trust > parent.c.trust, child.c.state != FORGOTTEN)
+        .order_by(child.c.id)
+    )
+    raised = list(connection.execute(query).scalars())
+    if not raised:
+        return Finding("trust", "ok", "Nothing is trusted more than what it was made of.")
+    message = f"{len(raised)} segments are trusted more than their parents: {raised[:10]}."
+    return Finding("trust", "fail", message, "Forget these segments.")
+
+
 def word_index(connection: Connection) -> Finding:
     """Whether every searchable segment has its terms stored."""
     missing = word_rows.count_missing(connection)
@@ -158,7 +177,7 @@ def counts(connection: Connection) -> Finding:
 
 
 _SQL_CHECKS: tuple[Callable[[Connection], Finding], ...] = (
-    integrity, references, schema, journal, hashes, tool_pairs, word_index, counts,
+    integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, counts,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from agentmem.decision import Decision
 from agentmem.errors import InvalidInput
@@ -141,3 +141,32 @@ def scrub(connection: Connection, user_id: int, segment_id: int) -> None:
             "effect": encoding.dump(effect, "The effect of a decision"),
         }
         connection.execute(update(decisions).where(decisions.c.id == row.id).values(values))
+
+
+def decided_since(connection: Connection, user_id: int, segment_id: int) -> dict[int, int]:
+    """Per session in which decisions were made about a segment, the turn of the first."""
+    query = (
+        _select(user_id)
+        .with_only_columns(decisions.c.session_id, func.min(decisions.c.turn))
+        .where(_of_segment(segment_id))
+        .group_by(decisions.c.session_id)
+    )
+    return {session_id: turn for session_id, turn in connection.execute(query)}
+
+
+def scrub_answers(connection: Connection, session_id: int, turn: int) -> None:
+    """Take what models answered out of the costs of decisions from this turn on; numbers stay.
+
+    A review shows a model more than it decides about, and an answer may quote any of it.
+    """
+    query = select(decisions.c.id, decisions.c.cost).where(
+        decisions.c.session_id == session_id, decisions.c.turn >= turn
+    )
+    for decision_id, text in connection.execute(query).all():
+        cost = encoding.load(text, "The cost of a decision")
+        bare = encoding.without_text(cost)
+        if bare != cost:
+            values = {"cost": encoding.dump(bare, "The cost of a decision")}
+            connection.execute(
+                update(decisions).where(decisions.c.id == decision_id).values(values)
+            )

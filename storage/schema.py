@@ -26,7 +26,7 @@ from sqlalchemy.schema import UniqueConstraint
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The newest revision in `migrations/versions`, also kept as SQLite's `user_version`."""
 
 metadata = MetaData(
@@ -120,6 +120,7 @@ segments = Table(
     _integer("recalls"),
     _integer("used_turn"),
     _integer("searchable"),
+    _text("source", nullable=True),
     Index(None, "session_id"),
     Index(None, "user_id"),
     **_NUMBERED,

@@ -11,7 +11,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from agentmem.errors import InvalidInput
-from agentmem.segment import Message, Segment, State, ToolCall, Trust
+from agentmem.segment import MOST_TRUST, Message, Origin, Segment, State, ToolCall, Trust
 from agentmem.storage import encoding, faults
 from agentmem.storage.ids import as_ids, is_id, not_found, portions
 from agentmem.storage.rows import StoredSegment
@@ -52,6 +52,7 @@ def add(
     for parent in segment.parents:
         if parent not in owned:
             raise not_found(parent)
+    _check_trust(connection, segment)
     created = float(segment.created or now)
     key = connection.execute(
         _insert,
@@ -70,6 +71,7 @@ def add(
             "recalls": 0,
             "used_turn": 0,
             "searchable": int(searchable),
+            "source": check_text(segment.source, "The source of a segment") or None,
         },
     ).inserted_primary_key
     assert key is not None
@@ -99,6 +101,29 @@ def _check(segment: Segment, turn: int, state: State) -> None:
         raise InvalidInput(f"`created` must be seconds since the epoch: got {segment.created}.")
 
 
+def _check_trust(connection: Connection, segment: Segment) -> None:
+    """Refuse trust that nobody could have given.
+
+    Raises:
+        InvalidInput: it is above that of its origin or of what it was made of, or it is a core
+            block or a system message and below user trust.
+    """
+    most = MOST_TRUST[segment.origin]
+    for portion in portions(as_ids(segment.parents)):
+        least = select(func.min(segments.c.trust)).where(segments.c.id.in_(portion))
+        most = min(most, _TRUST[connection.execute(least).scalar_one()])
+    if segment.trust > most:
+        raise InvalidInput(
+            f"A segment of origin {segment.origin!r} made of {list(segment.parents)} may have "
+            f"{most.name} trust at most: got {segment.trust.name}."
+        )
+    is_core = segment.kind == "core_block" or any(m.role == "system" for m in segment.messages)
+    if is_core and segment.trust < Trust.USER:
+        raise InvalidInput(
+            f"Core blocks and system messages need USER trust or more: got {segment.trust.name}."
+        )
+
+
 def _message_values(message: Message) -> dict[str, Any]:
     calls = message.to_dict().get("tool_calls")
     return {
@@ -125,6 +150,19 @@ def load(connection: Connection, user_id: int, ids: Sequence[int]) -> list[Store
         if segment_id not in found:
             raise not_found(segment_id)
     return [found[segment_id] for segment_id in wanted]
+
+
+def of_origin(
+    connection: Connection, user_id: int, origin: Origin, *, after: int, limit: int
+) -> list[StoredSegment]:
+    """Up to `limit` segments of an origin, of all sessions, with ids above `after`, by id."""
+    query = (
+        select_segments(user_id)
+        .where(segments.c.origin == origin, segments.c.id > after)
+        .order_by(segments.c.id)
+        .limit(limit)
+    )
+    return assemble(connection, connection.execute(query).all())
 
 
 def of_session(
@@ -184,7 +222,14 @@ def _stored(
     trust = _TRUST.get(row.trust)
     if said and trust is not None:
         segment = Segment(
-            tuple(said), row.kind, row.origin, trust, row.created, tuple(parents), row.id
+            tuple(said),
+            row.kind,
+            row.origin,
+            trust,
+            row.created,
+            tuple(parents),
+            row.id,
+            row.source or "",
         )
     if segment is None or segment.content_hash != row.content_hash:
         reason = f"segment {row.id} is not what was stored (its content hash differs)"
@@ -260,6 +305,15 @@ def ids_of_session(connection: Connection, user_id: int, session_id: int) -> lis
     return list(rows.scalars())
 
 
+def sessions_of(connection: Connection, user_id: int, ids: Sequence[int]) -> set[int]:
+    """Ids of the sessions these segments were said in; those not there are left out."""
+    found: set[int] = set()
+    mine = select_segments(user_id).with_only_columns(segments.c.session_id)
+    for portion in portions(as_ids(ids)):
+        found.update(connection.execute(mine.where(segments.c.id.in_(portion))).scalars())
+    return found
+
+
 def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
     """Ids of what was made directly from these segments (summaries, parts), by id."""
     found: set[int] = set()
@@ -279,7 +333,7 @@ def forget(connection: Connection, segment_id: int) -> None:
     connection.execute(
         update(segments)
         .where(segments.c.id == segment_id)
-        .values(state=FORGOTTEN, content_hash="", pinned=0, searchable=0)
+        .values(state=FORGOTTEN, content_hash="", pinned=0, searchable=0, source=None)
     )
 
 

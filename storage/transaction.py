@@ -24,7 +24,7 @@ from agentmem.storage import (
     windows,
     word_rows,
 )
-from agentmem.storage.rows import ChangeOp, TurnRow, WindowEntry
+from agentmem.storage.rows import ChangeOp, StoredSegment, TurnRow, WindowEntry
 from agentmem.storage.text import check_name, check_text
 
 
@@ -46,6 +46,7 @@ class Transaction:
         """Segments that were forgotten or removed in it."""
         self.removed_sessions: list[int] = []
         """Sessions that were removed in it."""
+        self._answers_scrubbed: dict[int, int] = {}
         self.num_kv_files = 0
         """Files with KV that may have seen what was forgotten, deleted as it was committed."""
 
@@ -220,11 +221,21 @@ class Transaction:
             said=[content for role, content in texts if role == "user"],
             answered=[content for role, content in texts if role == "assistant"],
         )
-        decisions.scrub(self._connection, self._user_id, segment.id)
+        self._scrub_decisions(found)
         word_rows.remove(self._connection, segment.id)
         embeddings.remove(self._connection, segment.id)
         segments.forget(self._connection, segment.id)
         self._log("forget", [segment.id])
+
+    def _scrub_decisions(self, found: StoredSegment) -> None:
+        segment_id = found.segment.id
+        decisions.scrub(self._connection, self._user_id, segment_id)
+        since = decisions.decided_since(self._connection, self._user_id, segment_id)
+        since[found.session_id] = found.turn
+        for session_id, turn in since.items():
+            if turn < self._answers_scrubbed.get(session_id, 2**63):
+                decisions.scrub_answers(self._connection, session_id, turn)
+                self._answers_scrubbed[session_id] = turn
 
     def _check_session(self, session_id: int) -> None:
         sessions.check_owner(self._connection, self._user_id, session_id)

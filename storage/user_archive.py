@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agentmem.errors import InvalidInput
-from agentmem.segment import State
+from agentmem.segment import Origin, State
 from agentmem.storage import (
     changes,
     decisions,
@@ -210,6 +210,24 @@ class Archive:
                 return
             yield page
             last_id = page[-1].segment.id
+
+    def origin_pages(self, origin: Origin, page_size: int = _PAGE) -> Iterator[list[StoredSegment]]:
+        """The segments of an origin, of all sessions, by id, in pages as `session_pages` gives."""
+        last_id = 0
+        while True:
+            with self._read() as (connection, user_id):
+                page = segments.of_origin(
+                    connection, user_id, origin, after=last_id, limit=page_size
+                )
+            if not page:
+                return
+            yield page
+            last_id = page[-1].segment.id
+
+    def sessions_of(self, ids: Iterable[int]) -> set[int]:
+        """Ids of the sessions these segments were said in."""
+        with self._read() as (connection, user_id):
+            return segments.sessions_of(connection, user_id, list(ids))
 
     def children(self, ids: Iterable[int]) -> list[int]:
         """Ids of what was made directly from these segments, by id."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentmem.models.base import Options
+from agentmem.models.base import Options, Part
 from agentmem.models.scripted import ScriptedModel
 from agentmem.segment import Message, Segment, Trust
 from agentmem.summary import extract, left_out_terms, summarize
@@ -20,8 +20,14 @@ ORIGINALS = [
 ]
 
 
+def as_it_is(segment: Segment) -> Part:
+    return Part(segment.id, segment.messages)
+
+
 def summary_by(model: ScriptedModel) -> tuple[Segment, str]:
-    return summarize(ORIGINALS, model, max_tokens=24, budget_tokens=1000, created=1.0)
+    return summarize(
+        ORIGINALS, model, part=as_it_is, max_tokens=24, budget_tokens=1000, created=1.0
+    )
 
 
 def test_a_summary_points_to_its_originals_and_has_their_least_trust() -> None:
@@ -59,7 +65,9 @@ def test_the_model_is_asked_on_a_fork_with_the_originals_themselves() -> None:
 
 def test_originals_too_long_for_the_budget_are_not_sent_to_the_model() -> None:
     model = ScriptedModel(["Short."])
-    _, writer = summarize(ORIGINALS, model, max_tokens=24, budget_tokens=40, created=1.0)
+    _, writer = summarize(
+        ORIGINALS, model, part=as_it_is, max_tokens=24, budget_tokens=40, created=1.0
+    )
     assert writer == "extract" and not model.history
 
 

@@ -18,12 +18,14 @@ import typer
 
 from agentmem.cli import (
     ask,
+    audit,
     bench,
     calibrate,
     chat,
     db,
     doctor,
     export,
+    import_,
     memory,
     sessions,
     setup,
@@ -49,6 +51,8 @@ ask.register(app)
 memory.register(app)
 stats.register(app)
 export.register(app)
+import_.register(app)
+audit.register(app)
 setup.register(app)
 calibrate.register(app)
 doctor.register(app)

@@ -15,6 +15,15 @@ from agentmem.cli.sessions import confirm
 from agentmem.errors import InvalidInput
 
 SegmentId = Annotated[int, typer.Argument(metavar="SEGMENT", min=1, show_default=False)]
+Origin = Annotated[
+    str | None,
+    typer.Option(
+        "--origin",
+        metavar="ORIGIN",
+        help="user, assistant, tool, import or summary; tool:NAME, import:NAME or import:HASH.",
+        show_default=False,
+    ),
+]
 SegmentIds = Annotated[list[int], typer.Argument(metavar="SEGMENT...", min=1, show_default=False)]
 
 
@@ -158,6 +167,7 @@ def undo(
 def forget(
     segment: Annotated[int | None, typer.Argument(metavar="[SEGMENT]", min=1)] = None,
     everything: Annotated[bool, typer.Option("--all", help="All that the user ever said.")] = False,
+    origin: Origin = None,
     now: Annotated[bool, typer.Option("--now", help="Also wipe freed pages at once.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     store: options.Store = None,
@@ -167,14 +177,18 @@ def forget(
     """Delete a segment from every tier, and print the receipt. There is no undo."""
     from agentmem.cli import render
 
-    if (segment is None) is not everything:
-        raise InvalidInput("Name a segment to forget, or give --all: not both, not neither.")
+    if (segment is not None) + everything + (origin is not None) != 1:
+        raise InvalidInput("Name a segment to forget, or give --origin or --all: one of them.")
     receipt: dict[str, Any]
     if everything:
         confirm("Forget everything this user ever said?", yes)
         with options.open_archive(store, user) as archive:
             names = [row.name for row in archive.sessions()]
             receipt = {"sessions": names, "segments": sum(map(archive.remove_session, names))}
+    elif origin is not None:
+        confirm(f"Forget everything from {origin} and all that was made of it?", yes)
+        with options.open_memory(store, user, _newest_session(store, user)) as memory:
+            receipt = memory.forget_origin(origin)
     else:
         assert segment is not None
         session = _session_of(segment, store, user)
@@ -184,6 +198,14 @@ def forget(
         with options.open_store(store) as opened:
             receipt |= {"purged": opened.purge()}
     render.write_facts("receipt", receipt, as_json=as_json)
+
+
+def _newest_session(store: Path | None, user: str | None) -> str:
+    with options.open_archive(store, user) as archive:
+        names = [row.name for row in archive.sessions()]
+    if not names:
+        raise InvalidInput("There is nothing to forget: this user has no session.")
+    return names[-1]
 
 
 def _session_of(segment: int, store: Path | None, user: str | None) -> str:

@@ -32,6 +32,7 @@ def segment_json(stored: StoredSegment) -> dict[str, Any]:
         "kind": segment.kind,
         "origin": segment.origin,
         "trust": segment.trust.name.lower(),
+        "source": segment.source,
         "state": stored.state,
         "pinned": stored.pinned,
         "recalls": stored.recalls,

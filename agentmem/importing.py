@@ -1,0 +1,245 @@
+"""Reading a file into the archive: nothing of it enters a window, nothing of it is believed.
+
+The file is read twice: once to find every fault, once to store it, so that a faulty file stores
+nothing. It is stored in sessions of its own, under an unfinished name until all of it is there; one
+that was broken off is begun again, and a file whose bytes were imported before adds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agentmem.errors import InvalidInput
+from agentmem.import_export import (
+    ExportReader,
+    Read,
+    SegmentRead,
+    SessionRead,
+    TurnRead,
+    manifest_of,
+)
+from agentmem.import_lines import ImportLines
+from agentmem.import_plain import message_segments, text_segments
+from agentmem.segment import Segment
+from agentmem.storage.archive import Archive
+from agentmem.storage.rows import SessionRow
+from agentmem.storage.transaction import Transaction
+
+_ROWS_AT_ONCE = 500
+"""Rows stored in one transaction: others want to write too."""
+_TEXT_SUFFIXES = (".txt", ".md")
+_LINES_SUFFIX = ".jsonl"
+_Rows = Callable[[], Iterator[tuple[int, Read]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import added.
+
+    Args:
+        file: its name.
+        sha256: of its bytes, in hex.
+        trusted: its rows kept their own origins and trust.
+        sessions: what they were stored in.
+        segments, turns: how many were added; none where the file was imported before.
+        repeated: it was imported before.
+    """
+
+    file: str
+    sha256: str
+    trusted: bool
+    sessions: tuple[str, ...]
+    segments: int = 0
+    turns: int = 0
+    repeated: bool = False
+
+
+def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) -> Imported:
+    """Archive a file: searchable, in no window, of origin "import" and below user trust.
+
+    Args:
+        archive: of the user who imports.
+        path: what `agentmem export` wrote; a text (.txt, .md), which is cut into parts; or lines of
+            `{"role": ..., "content": ...}` (.jsonl).
+        trusted: the file is an export of the user's own: its sessions and turns are restored, and
+            its segments keep their origins and trust. It holds only where the hash in the
+            manifest does: otherwise the file is imported like any other, and the result says so.
+
+    Raises:
+        InvalidInput: the file is none of these, too large, or a line of it is faulty.
+        SessionBusy: the same file is being imported.
+    """
+    with ImportLines(path) as lines:
+        digest = lines.sha256()
+        manifest = manifest_of(lines)
+        if manifest is not None:
+            trusted = trusted and manifest.get("sha256") == lines.sha256(skip_lines=1)
+        elif trusted:
+            raise InvalidInput(f"{lines.name} is no export: only those can be trusted.")
+        told = Imported(lines.name, digest, trusted, ())
+        rows = _reader(lines, told, is_export=manifest is not None)
+        for _ in rows():
+            pass  # every fault is raised before anything is stored
+        if lines.sha256() != digest:
+            raise InvalidInput(f"{lines.name} changed while it was read: import it again.")
+        with _only_one(archive, told):
+            found = _found(archive, told)
+            if found and all(_mark(row)["done"] for row in found) and _is_there(archive, found):
+                return replace(told, sessions=tuple(row.name for row in found), repeated=True)
+            for row in found:
+                archive.remove_session(row.name)
+            return _store(archive, lines, rows, told)
+
+
+def _reader(lines: ImportLines, told: Imported, *, is_export: bool) -> _Rows:
+    """A function that reads the rows of the file from its beginning."""
+    source = f"{told.sha256} {told.file}"
+    if is_export:
+        reader = ExportReader(lines, source, told.trusted)
+        return reader.rows if told.trusted else lambda: _in_one_session(reader.rows(), told)
+    suffix = Path(lines.name).suffix.lower()
+    if suffix in _TEXT_SUFFIXES:
+        return lambda: _in_one_session(text_segments(lines, source), told)
+    if suffix == _LINES_SUFFIX:
+        return lambda: _in_one_session(message_segments(lines, source), told)
+    raise InvalidInput(
+        f"{lines.name} must be an export, or end with {', '.join(_TEXT_SUFFIXES)} or "
+        f"{_LINES_SUFFIX}: got {suffix or 'no ending'!r}."
+    )
+
+
+def _in_one_session(
+    rows: Iterable[tuple[int, Read | Segment]], told: Imported
+) -> Iterator[tuple[int, Read]]:
+    yield 0, SessionRead(f"import-{told.sha256[:12]}")
+    for number, row in rows:
+        if not isinstance(row, SessionRead):
+            yield number, SegmentRead(row) if isinstance(row, Segment) else row
+
+
+def _mark(row: SessionRow) -> Mapping[str, Any]:
+    """What the settings of an import's session say of it; empty for any other session."""
+    mark = row.settings.get("import")
+    return mark if isinstance(mark, Mapping) else {}
+
+
+@contextmanager
+def _only_one(archive: Archive, told: Imported) -> Iterator[None]:
+    """Keep others from importing the same file meanwhile.
+
+    Raises:
+        SessionBusy: one is at it.
+    """
+    guard = archive.session(_unfinished(told))
+    with archive.lease(guard.id):
+        try:
+            yield
+        finally:
+            with archive.write() as transaction:
+                transaction.remove_session(guard.id)
+
+
+def _unfinished(told: Imported) -> str:
+    return f"import-{told.sha256[:12]}-unfinished"
+
+
+def _found(archive: Archive, told: Imported) -> list[SessionRow]:
+    """The sessions this file was imported into, whole or broken off."""
+    wanted = {"sha256": told.sha256, "trusted": told.trusted}
+    return [row for row in archive.sessions() if wanted.items() <= _mark(row).items()]
+
+
+def _is_there(archive: Archive, found: Sequence[SessionRow]) -> bool:
+    """Whether not all of it was forgotten since."""
+    return any(next(archive.session_pages(row.id, 1), None) for row in found)
+
+
+def _store(archive: Archive, lines: ImportLines, rows: _Rows, told: Imported) -> Imported:
+    """Store checked rows; where that fails, nothing of them stays."""
+    work = _Work(archive, lines, told)
+    try:
+        reading = rows()
+        while portion := list(islice(reading, _ROWS_AT_ONCE)):
+            with archive.write() as transaction:
+                for number, row in portion:
+                    work.add(transaction, number, row)
+        names = work.finish()
+    except BaseException:
+        for session in _found(archive, told):
+            archive.remove_session(session.name)
+        raise
+    return replace(told, sessions=names, segments=work.num_segments, turns=work.num_turns)
+
+
+class _Work:
+    """An import that is being stored."""
+
+    def __init__(self, archive: Archive, lines: ImportLines, told: Imported) -> None:
+        self._names: dict[str, str] = {}
+        """The name each session will have, by the one it has until all is there."""
+        self.num_segments = self.num_turns = 0
+        self._archive = archive
+        self._lines = lines
+        self._told = told
+        self._session_id = 0
+        self._new_ids: dict[int, int] = {}
+
+    def add(self, transaction: Transaction, number: int, row: Read) -> None:
+        """Store one row."""
+        try:
+            if isinstance(row, SessionRead):
+                self._begin(transaction, row)
+            elif isinstance(row, TurnRead):
+                turn = transaction.add_turn(self._session_id, row.key, row.text)
+                if row.reply is not None:
+                    transaction.answer_turn(turn.id, row.reply)
+                self.num_turns += 1
+            else:
+                self._add_segment(transaction, row)
+        except InvalidInput as error:
+            raise self._lines.fault(number, str(error)) from error
+
+    def _begin(self, transaction: Transaction, row: SessionRead) -> None:
+        name = f"{_unfinished(self._told)}-{len(self._names)}"
+        self._names[name] = row.name
+        self._session_id = transaction.session(name)
+        transaction.set_session_settings(self._session_id, self._settings(done=False))
+
+    def _add_segment(self, transaction: Transaction, row: SegmentRead) -> None:
+        parents = tuple(self._new_ids[one] for one in row.segment.parents)
+        stored = transaction.add_segment(
+            self._session_id,
+            row.turn,
+            replace(row.segment, parents=parents),
+            searchable=row.searchable,
+            state=row.state,
+        )
+        if row.old_id:
+            self._new_ids[row.old_id] = stored.id
+        self.num_segments += 1
+
+    def finish(self) -> tuple[str, ...]:
+        """Give the sessions their names; from then on the file was imported."""
+        rows = {row.name: row for row in self._archive.sessions()}
+        names: list[str] = []
+        with self._archive.write() as transaction:
+            for unfinished, wanted in self._names.items():
+                name, number = wanted, 1
+                while name in rows or name in names:
+                    number += 1
+                    name = f"{wanted}-{number}"
+                names.append(name)
+                session_id = rows[unfinished].id
+                transaction.rename_session(session_id, name)
+                transaction.set_session_settings(session_id, self._settings(done=True))
+        return tuple(names)
+
+    def _settings(self, *, done: bool) -> dict[str, Any]:
+        told = self._told
+        return {"import": {"sha256": told.sha256, "file": told.file, "trusted": told.trusted,
+                           "done": done}}  # fmt: skip

@@ -1,0 +1,32 @@
+"""One row of a review, in which a segment's words are quoted: they can forge no row and no order."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from agentmem.decision import Candidate
+from agentmem.segment import Trust
+
+_FIRST_CHARS = 28
+_MARK = re.compile(r"</?data-[0-9a-f]{8}>")
+"""What fences text in the window says nothing in a row, where it is quoted anyway."""
+
+
+def quoted_row(candidate: Candidate) -> str:
+    """One line: id, tokens, age, attention in thousandths, whose words, and the first as JSON.
+
+    However the text breaks lines or closes quotes, it stays one JSON string at the line's end.
+    """
+    attention = "?" if candidate.attention is None else f"{candidate.attention * 1000:.1f}"
+    segment = candidate.segment
+    text = segment.text
+    whose = "summary" if segment.kind == "summary" else segment.role
+    if segment.trust < Trust.USER:
+        text, whose = _MARK.sub("", text), f"external {whose}"
+    words = " ".join(text.split())
+    first = words if len(words) <= _FIRST_CHARS else words[: _FIRST_CHARS - 1].rstrip() + "…"
+    return (
+        f"{candidate.id} | {candidate.num_tokens} | {candidate.age_turns} | {attention} | "
+        f"{whose}: {json.dumps(first, ensure_ascii=False)}"
+    )
