@@ -55,6 +55,7 @@ class ImportLines:
         except BaseException:
             os.close(descriptor)
             raise
+        self._begin()
 
     def __enter__(self) -> ImportLines:
         return self
@@ -71,26 +72,26 @@ class ImportLines:
         """The error for a line."""
         return InvalidInput(f"{self.name}, line {number}: {message}")
 
-    def sha256(self, *, skip_lines: int = 0) -> str:
-        """The hash of the file's bytes behind its first lines, in hex."""
-        self._file.seek(0)
-        for _ in range(skip_lines):
-            self._file.readline(MAX_LINE_BYTES)
-        digest, nbytes = hashlib.sha256(), 0
+    @property
+    def sha256(self) -> str:
+        """The hash, in hex, of what was read since reading last began."""
+        return self._digest.hexdigest()
+
+    def sha256_behind_first_line(self) -> str:
+        """The hash, in hex, of all but the first line."""
+        self._begin()
+        self._file.readline(MAX_LINE_BYTES)
         while block := self._file.read(_BLOCK_BYTES):
-            nbytes += len(block)
-            self._check_size(nbytes)
-            digest.update(block)
-        return digest.hexdigest()
+            self._took(block)
+        return self.sha256
 
     def objects(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Number and JSON object of every line that is not blank."""
-        self._file.seek(0)
-        number = nbytes = 0
+        self._begin()
+        number = 0
         while line := self._file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            nbytes += len(line)
-            self._check_size(nbytes)
+            self._took(line)
             if len(line) > MAX_LINE_BYTES:
                 raise self.fault(number, f"it has more than {MAX_LINE_BYTES:,} bytes.")
             if line.strip():
@@ -98,13 +99,12 @@ class ImportLines:
 
     def texts(self) -> Iterator[tuple[int, str]]:
         """The file as UTF-8 text in blocks, each with the number of its first line."""
-        self._file.seek(0)
+        self._begin()
         decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        number, nbytes = 1, 0
+        number = 1
         while True:
             block = self._file.read(_BLOCK_BYTES)
-            nbytes += len(block)
-            self._check_size(nbytes)
+            self._took(block)
             try:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
@@ -128,9 +128,15 @@ class ImportLines:
             raise self.fault(number, f"it is nested more than {MAX_DEPTH} deep.")
         return value
 
-    def _check_size(self, nbytes: int) -> None:
+    def _begin(self) -> None:
+        self._file.seek(0)
+        self._digest, self._nbytes = hashlib.sha256(), 0
+
+    def _took(self, data: bytes) -> None:
+        self._digest.update(data)
+        self._nbytes += len(data)
         # The file may have grown since it was opened.
-        if nbytes > MAX_FILE_BYTES:
+        if self._nbytes > MAX_FILE_BYTES:
             raise InvalidInput(f"{self.name} has more than {MAX_FILE_BYTES:,} bytes.")
 
 

@@ -7,7 +7,7 @@ that was broken off is begun again, and a file whose bytes were imported before 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -34,7 +34,6 @@ _ROWS_AT_ONCE = 500
 """Rows stored in one transaction: others want to write too."""
 _TEXT_SUFFIXES = (".txt", ".md")
 _LINES_SUFFIX = ".jsonl"
-_Rows = Callable[[], Iterator[tuple[int, Read]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +74,16 @@ def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) ->
         SessionBusy: the same file is being imported.
     """
     with ImportLines(path) as lines:
-        digest = lines.sha256()
         manifest = manifest_of(lines)
-        if manifest is not None:
-            trusted = trusted and manifest.get("sha256") == lines.sha256(skip_lines=1)
-        elif trusted:
+        if trusted and manifest is None:
             raise InvalidInput(f"{lines.name} is no export: only those can be trusted.")
-        told = Imported(lines.name, digest, trusted, ())
-        rows = _reader(lines, told, is_export=manifest is not None)
-        for _ in rows():
+        if trusted and manifest is not None:
+            trusted = manifest.get("sha256") == lines.sha256_behind_first_line()
+        told = Imported(lines.name, "", trusted, ())
+        for _ in _rows(lines, told, is_export=manifest is not None):
             pass  # every fault is raised before anything is stored
-        if lines.sha256() != digest:
-            raise InvalidInput(f"{lines.name} changed while it was read: import it again.")
+        told = replace(told, sha256=lines.sha256)
+        rows = _rows(lines, told, is_export=manifest is not None)
         with _only_one(archive, told):
             found = _found(archive, told)
             if found and all(_mark(row)["done"] for row in found) and _is_there(archive, found):
@@ -96,17 +93,17 @@ def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) ->
             return _store(archive, lines, rows, told)
 
 
-def _reader(lines: ImportLines, told: Imported, *, is_export: bool) -> _Rows:
-    """A function that reads the rows of the file from its beginning."""
+def _rows(lines: ImportLines, told: Imported, *, is_export: bool) -> Iterator[tuple[int, Read]]:
+    """The rows of the file with the numbers of their lines."""
     source = f"{told.sha256} {told.file}"
     if is_export:
-        reader = ExportReader(lines, source, told.trusted)
-        return reader.rows if told.trusted else lambda: _in_one_session(reader.rows(), told)
+        rows = ExportReader(lines, source, told.trusted).rows()
+        return rows if told.trusted else _in_one_session(rows, told)
     suffix = Path(lines.name).suffix.lower()
     if suffix in _TEXT_SUFFIXES:
-        return lambda: _in_one_session(text_segments(lines, source), told)
+        return _in_one_session(text_segments(lines, source), told)
     if suffix == _LINES_SUFFIX:
-        return lambda: _in_one_session(message_segments(lines, source), told)
+        return _in_one_session(message_segments(lines, source), told)
     raise InvalidInput(
         f"{lines.name} must be an export, or end with {', '.join(_TEXT_SUFFIXES)} or "
         f"{_LINES_SUFFIX}: got {suffix or 'no ending'!r}."
@@ -159,15 +156,18 @@ def _is_there(archive: Archive, found: Sequence[SessionRow]) -> bool:
     return any(next(archive.session_pages(row.id, 1), None) for row in found)
 
 
-def _store(archive: Archive, lines: ImportLines, rows: _Rows, told: Imported) -> Imported:
+def _store(
+    archive: Archive, lines: ImportLines, rows: Iterator[tuple[int, Read]], told: Imported
+) -> Imported:
     """Store checked rows; where that fails, nothing of them stays."""
     work = _Work(archive, lines, told)
     try:
-        reading = rows()
-        while portion := list(islice(reading, _ROWS_AT_ONCE)):
+        while portion := list(islice(rows, _ROWS_AT_ONCE)):
             with archive.write() as transaction:
                 for number, row in portion:
                     work.add(transaction, number, row)
+        if lines.sha256 != told.sha256:
+            raise InvalidInput(f"{told.file} changed while it was read: import it again.")
         names = work.finish()
     except BaseException:
         for session in _found(archive, told):

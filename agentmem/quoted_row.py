@@ -1,4 +1,4 @@
-"""One row of a review, in which a segment's words are quoted: they can forge no row and no order."""
+"""One row of a review, in which a segment is quoted: its words forge no row and no order."""
 
 from __future__ import annotations
 
