@@ -21,7 +21,7 @@ def quoted_row(candidate: Candidate) -> str:
     attention = "?" if candidate.attention is None else f"{candidate.attention * 1000:.1f}"
     segment = candidate.segment
     text = segment.text
-    whose = "summary" if segment.kind == "summary" else segment.role
+    whose: str = "summary" if segment.kind == "summary" else segment.role
     if segment.trust < Trust.USER:
         text, whose = _MARK.sub("", text), f"external {whose}"
     words = " ".join(text.split())

@@ -306,11 +306,16 @@ def ids_of_session(connection: Connection, user_id: int, session_id: int) -> lis
 
 
 def sessions_of(connection: Connection, user_id: int, ids: Sequence[int]) -> set[int]:
-    """Ids of the sessions these segments were said in; those not there are left out."""
+    """Ids of the sessions these segments were said in, or in whose windows they are."""
     found: set[int] = set()
     mine = select_segments(user_id).with_only_columns(segments.c.session_id)
+    shown = select(windows.c.session_id).where(
+        windows.c.segment_id.in_(select_segments(user_id).with_only_columns(segments.c.id))
+    )
     for portion in portions(as_ids(ids)):
         found.update(connection.execute(mine.where(segments.c.id.in_(portion))).scalars())
+        here = shown.where(windows.c.segment_id.in_(portion))
+        found.update(connection.execute(here).scalars())
     return found
 
 

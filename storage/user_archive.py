@@ -225,7 +225,7 @@ class Archive:
             last_id = page[-1].segment.id
 
     def sessions_of(self, ids: Iterable[int]) -> set[int]:
-        """Ids of the sessions these segments were said in."""
+        """Ids of the sessions these segments were said in, or in whose windows they are."""
         with self._read() as (connection, user_id):
             return segments.sessions_of(connection, user_id, list(ids))
 

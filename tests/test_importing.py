@@ -19,7 +19,7 @@ from agentmem.cli.export import write_file
 from agentmem.errors import AgentmemError, InvalidInput, SessionBusy
 from agentmem.models.base import Capabilities
 from agentmem.models.scripted import ToolCalls
-from agentmem.segment import Trust
+from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.transaction import Transaction
 from tests.agents import make_agent, talk
 from tests.hostile import made_up
@@ -409,10 +409,6 @@ def test_an_export_that_is_not_trusted_or_not_whole_enters_as_data(
     assert len(parents) >= 3, "lineage is kept, so that forgetting reaches what was made of it"
 
 
-def change(rows: list[dict[str, Any]], **values: object) -> None:
-    rows[-1].update(values)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -439,17 +435,16 @@ def test_a_faulty_row_of_a_trusted_export_is_named_and_nothing_is_stored(
     archive: Archive, tmp_path: Path, values: dict[str, object], message: str
 ) -> None:
     said = {"role": "user", "content": "Hello."}
-    from agentmem import Message, Segment
-
     segment = {
         "type": "segment", "id": 1, "turn": 1, "kind": "turn", "origin": "user", "trust": "user",
         "state": "live", "created": 1.0, "parents": [], "messages": [said],
         "content_hash": Segment((Message("user", "Hello."),)).content_hash,
     }  # fmt: skip
-    rows = [{"type": "session", "session": "main"}, segment, segment | {"id": 2, "parents": [1]}]
+    child = segment | {"id": 2, "parents": [1]}
+    rows: list[object] = [{"type": "session", "session": "main"}, segment, child]
     file = tmp_path / "export.jsonl"
     for faulty in (False, True):
-        changed = [*rows[:2], rows[2] | values] if faulty else rows
+        changed = [*rows[:2], child | values] if faulty else rows
         body = "".join(json.dumps(row) + "\n" for row in changed).encode()
         manifest = {"type": "manifest", "format": 1, "sha256": hashlib.sha256(body).hexdigest()}
         file.write_bytes(json.dumps(manifest).encode() + b"\n" + body)

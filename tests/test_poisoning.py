@@ -107,7 +107,7 @@ def test_each_has_the_origin_and_the_trust_of_its_way_in(
 
 
 def test_none_reaches_a_system_message_of_any_prompt(poisoned: Poisoned) -> None:
-    seen = set()
+    seen: set[str] = set()
     for request in poisoned.requests:
         for message in request.messages:
             if message.role == "system":

@@ -45,20 +45,20 @@ TEMPLATES = {**TAKEN_APART, "harmony": HARMONY}
 def window(text: str) -> Context:
     """A window in which the text stands wherever one can: said, called for, summed up, quoted."""
     context = Context(Budget(100_000), lambda part: 1)
-    data = {"trust": Trust.EXTERNAL}
+    low = Trust.EXTERNAL
     exchange = (Message("assistant", "", (CALL,)), Message("tool", text, tool_call_id="c1"))
     said = (Message("user", text),)
     for segment in (
         Segment((Message("system", "Be kind."),), "core_block", "system", Trust.SYSTEM, id=1),
-        Segment(said, "summary", "summary", parents=(1,), id=2, **data),
+        Segment(said, "summary", "summary", parents=(1,), id=2, trust=low),
         Segment(said, id=3),
         Segment((Message("assistant", text),), origin="assistant", id=4),
-        Segment(exchange, "tool_exchange", "tool", id=5, **data),
-        Segment((Message("system", text),), origin="import", id=6, **data),
+        Segment(exchange, "tool_exchange", "tool", id=5, trust=low),
+        Segment((Message("system", text),), origin="import", id=6, trust=low),
         Segment((Message("user", "And now?"),), id=8),
     ):
         context.put(StoredSegment(segment, 1, 1))
-    recalled = Segment((Message("assistant", text),), origin="import", id=7, **data)
+    recalled = Segment((Message("assistant", text),), origin="import", id=7, trust=low)
     context.put(StoredSegment(recalled, 2, 0), via="text", until_turn=9)
     return context
 
