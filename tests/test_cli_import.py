@@ -53,21 +53,16 @@ def test_a_trusted_export_that_was_changed_is_imported_as_data_and_that_is_said(
     assert {row["trust"] for row in rows} == {"external"}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
+def test_a_faulty_file_is_one_line_of_error(folder: Path) -> None:
+    for name, content, message in (
         ("bad.jsonl", '{"role": "user", "content": "x"}\n{', "bad.jsonl, line 2: "),
         ("a.pdf", "x", "got '.pdf'"),
-    ],
-)
-def test_a_faulty_file_is_one_line_of_error(
-    folder: Path, name: str, content: str, message: str
-) -> None:
-    (folder / name).write_text(content)
-    ran = run_cli("import", name)
-    assert ran.code == 2 and message in ran.stderr and ran.stderr.count("\n") == 1
-    (fault,) = run_cli("import", name, "--json").events
-    assert (fault["type"], fault["code"]) == ("error", "InvalidInput")
+    ):
+        (folder / name).write_text(content)
+        ran = run_cli("import", name)
+        assert ran.code == 2 and message in ran.stderr and ran.stderr.count("\n") == 1
+        (fault,) = run_cli("import", name, "--json").events
+        assert (fault["type"], fault["code"]) == ("error", "InvalidInput")
 
 
 def test_an_audit_says_what_came_from_where(folder: Path) -> None:
@@ -99,11 +94,9 @@ def test_forgetting_an_origin_needs_yes_and_gives_a_receipt(folder: Path) -> Non
     assert run_cli("import", "notes.md", "--json").events[0]["segments"] == 1
 
 
-@pytest.mark.parametrize(
-    "words", [["3", "--origin", "user"], ["--all", "--origin", "user"], ["3", "--all"], []]
-)
-def test_forget_takes_one_thing_to_forget(words: list[str]) -> None:
-    assert run_cli("forget", *words, "--yes").code == 2
+def test_forget_takes_one_thing_to_forget() -> None:
+    for words in (["3", "--origin", "user"], ["--all", "--origin", "user"], ["3", "--all"], []):
+        assert run_cli("forget", *words, "--yes").code == 2
 
 
 def test_an_unknown_origin_is_refused_with_those_there_are() -> None:

@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +54,12 @@ def write(path: Path, *rows: object) -> Path:
 def test_a_text_becomes_parts_that_joined_are_the_text(
     archive: Archive, tmp_path: Path, name: str
 ) -> None:
-    text = "".join(f"Line {i} tells of zebra {i * 7919}, 中文.\n" for i in range(3_000))
+    text = "".join(f"Line {i} tells of zebra {i * 7919}, 中文.\n" for i in range(400))
     (tmp_path / name).write_text(text, "utf-8")
     imported = import_file(archive, tmp_path / name)
     found = stored_in(archive)
     assert "".join(one.segment.text for one in found) == text
-    assert imported.segments == len(found) > 100 and not imported.repeated
+    assert imported.segments == len(found) > 10 and not imported.repeated
     for one in found:
         assert (one.segment.origin, one.segment.trust) == ("import", Trust.EXTERNAL)
         assert (one.segment.kind, one.state, one.segment.role) == (
@@ -135,12 +135,13 @@ def test_an_import_that_fails_stores_nothing_and_one_that_was_killed_is_begun_ag
     archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(
-        tmp_path / "c.jsonl", *({"role": "user", "content": f"Number {i}."} for i in range(700))
+        tmp_path / "c.jsonl", *({"role": "user", "content": f"Number {i}."} for i in range(70))
     )
     add = Transaction.add_segment
+    monkeypatch.setattr("agentmem.importing._ROWS_AT_ONCE", 30)
 
     def fail(self: Transaction, *args: Any, **options: Any) -> Any:
-        if args[2].text == "Number 650.":
+        if args[2].text == "Number 65.":
             raise OSError(28, "No space left on device")
         return add(self, *args, **options)
 
@@ -153,9 +154,9 @@ def test_an_import_that_fails_stores_nothing_and_one_that_was_killed_is_begun_ag
         patch.setattr(Archive, "remove_session", lambda self, name: 0)
         with pytest.raises(OSError, match="No space"):
             import_file(archive, file)
-    assert 0 < len(texts(archive)) < 700
-    assert import_file(archive, file).segments == 700
-    assert len(texts(archive)) == 700 and len(archive.sessions()) == 1
+    assert 0 < len(texts(archive)) < 70
+    assert import_file(archive, file).segments == 70
+    assert len(texts(archive)) == 70 and len(archive.sessions()) == 1
 
 
 def test_a_file_that_changes_between_its_two_readings_is_not_stored(
@@ -174,7 +175,7 @@ def test_a_file_that_changes_between_its_two_readings_is_not_stored(
 
 
 def test_two_imports_of_one_file_at_once_store_it_once(archive: Archive, tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("Words.\n" * 3_000)
+    (tmp_path / "a.md").write_text("Words.\n" * 500)
     results: list[Imported | SessionBusy] = []
 
     def one() -> None:
@@ -189,7 +190,7 @@ def test_two_imports_of_one_file_at_once_store_it_once(archive: Archive, tmp_pat
     for thread in threads:
         thread.join()
     assert sum(isinstance(one, Imported) and not one.repeated for one in results) == 1
-    assert "".join(texts(archive)) == "Words.\n" * 3_000
+    assert "".join(texts(archive)) == "Words.\n" * 500
 
 
 def test_another_user_sees_nothing_of_it(archive: Archive, tmp_path: Path) -> None:
@@ -301,9 +302,10 @@ def test_names_and_paths_in_a_file_lead_nowhere(archive: Archive, tmp_path: Path
 # Exports
 
 
-@pytest.fixture
-def export(tmp_path: Path) -> Callable[[], Path]:
+@pytest.fixture(scope="module")
+def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An export of a conversation with a tool, a document, a summary, a pin and an import."""
+    folder = tmp_path_factory.mktemp("exported")
 
     def page() -> str:
         """A page."""
@@ -314,19 +316,19 @@ def export(tmp_path: Path) -> Callable[[], Path]:
         asides=["They talked of a page."],
         capabilities=Capabilities(calls_tools=True),
     )
-    (tmp_path / "notes.md").write_text("Notes of a heron.\n")
-    with make_agent(tmp_path, model, budget=900, tools=[page]) as agent:
+    (folder / "notes.md").write_text("Notes of a heron.\n")
+    with make_agent(folder, model, budget=900, tools=[page]) as agent:
         talk(agent, 2)
         agent.chat("".join(f"Line {i} of a long letter.\n" for i in range(150)))
         agent.chat("Read the page.")
         exchange = next(agent.memory.from_origin("tool:page"))
         agent.memory.summarize(2, exchange.segment.id)
         agent.memory.pin(4)
-        agent.memory.import_file(tmp_path / "notes.md")
+        agent.memory.import_file(folder / "notes.md")
         archive = agent.memory.archive
-        file = tmp_path / "export.jsonl"
+        file = folder / "export.jsonl"
         write_file(archive, file, force=True)
-    return lambda: file
+    return file
 
 
 def described(archive: Archive) -> list[tuple[object, ...]]:
@@ -350,10 +352,10 @@ def described(archive: Archive) -> list[tuple[object, ...]]:
 
 
 def test_a_trusted_export_of_ones_own_is_restored_as_it_was(
-    archive: Archive, tmp_path: Path, export: Callable[[], Path]
+    archive: Archive, tmp_path: Path, export: Path
 ) -> None:
-    imported = import_file(archive, export(), trusted=True)
-    with Store.open(tmp_path / "me.db") as store:
+    imported = import_file(archive, export, trusted=True)
+    with Store.open(export.parent / "me.db") as store:
         original = store.for_user("default")
         assert described(archive) == described(original)
         for session in original.sessions():
@@ -367,15 +369,15 @@ def test_a_trusted_export_of_ones_own_is_restored_as_it_was(
     }  # fmt: skip
     summary = next(one for one in stored_in(archive) if one.segment.kind == "summary")
     assert summary.segment.trust == Trust.EXTERNAL
-    again = import_file(archive, export(), trusted=True)
+    again = import_file(archive, export, trusted=True)
     assert again.repeated and again.sessions == imported.sessions
 
 
-def test_a_restored_session_goes_on(tmp_path: Path, export: Callable[[], Path]) -> None:
+def test_a_restored_session_goes_on(tmp_path: Path, export: Path) -> None:
     folder = tmp_path / "other"
     folder.mkdir()
     with Store.open(folder / "me.db") as store:
-        import_file(store.for_user("default"), export(), trusted=True)
+        import_file(store.for_user("default"), export, trusted=True)
     with make_agent(folder, budget=900) as agent:
         assert agent.chat("Hello again.").turn == 5
         assert agent.memory.search("long letter line 77")
@@ -383,9 +385,9 @@ def test_a_restored_session_goes_on(tmp_path: Path, export: Callable[[], Path]) 
 
 @pytest.mark.parametrize("how", ["not trusted", "another hash", "no hash"])
 def test_an_export_that_is_not_trusted_or_not_whole_enters_as_data(
-    archive: Archive, tmp_path: Path, export: Callable[[], Path], how: str
+    archive: Archive, tmp_path: Path, export: Path, how: str
 ) -> None:
-    first, *rest = export().read_bytes().splitlines(keepends=True)
+    first, *rest = export.read_bytes().splitlines(keepends=True)
     manifest = json.loads(first)
     if how == "another hash":
         rest[1] = rest[1].replace(b"apples", b"apricots")
@@ -463,12 +465,12 @@ def test_an_export_of_a_later_format_is_refused(archive: Archive, tmp_path: Path
 
 
 def test_no_file_of_noise_ends_in_anything_but_an_error_of_ours(
-    archive: Archive, tmp_path: Path, export: Callable[[], Path]
+    archive: Archive, tmp_path: Path, export: Path
 ) -> None:
     random_ = random.Random(11)
-    lines = export().read_bytes().splitlines(keepends=True)[:12]
+    lines = export.read_bytes().splitlines(keepends=True)[:12]
     file = tmp_path / "noise.jsonl"
-    for number in range(400):
+    for number in range(120):
         noisy = list(lines)
         for _ in range(random_.randint(1, 3)):
             at = random_.randrange(len(noisy))

@@ -37,7 +37,7 @@ def fetch_page(number: int) -> str:
 
 
 def open_agent(folder: Path, model: ScriptedModel) -> Agent:
-    return make_agent(folder, model, budget=30_000, tools=[fetch_page])
+    return make_agent(folder, model, budget=30_000, tools=[fetch_page], recall="off")
 
 
 def stored_with(archive: Archive, letters: str) -> list[StoredSegment]:

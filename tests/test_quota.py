@@ -52,6 +52,7 @@ def obedient(folder: Path, *replies: ToolCalls | str) -> Agent:
         controller="llm",
         policy="window",
         tools=[read_page],
+        recall="off",
     )
 
 

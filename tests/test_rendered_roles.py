@@ -82,10 +82,12 @@ def shape(messages: list[BaseMessage]) -> list[tuple[str, object, object]]:
 def test_a_hostile_text_stands_in_the_roles_of_a_harmless_one_and_behind_a_fence() -> None:
     random_ = random.Random(7)
     harmless = messages_of(window("Hello."))
-    expected = shape(to_langchain(harmless)), shape(to_langchain(harmless, alternates_roles=False))
+    expected = {
+        joined: shape(to_langchain(harmless, alternates_roles=joined)) for joined in (True, False)
+    }
     known = FENCED.findall(messages_of(window("Hello."))[1].content)[0][0]
     texts = [*POISONS, *(made_up(random_, known) for _ in range(NUM_MESSAGE_TEXTS))]
-    for text in texts:
+    for number, text in enumerate(texts):
         messages = messages_of(window(text))
         assert [message.role for message in messages] == [message.role for message in harmless]
         fenced = [FENCED.fullmatch(message.content) for message in messages]
@@ -94,11 +96,9 @@ def test_a_hostile_text_stands_in_the_roles_of_a_harmless_one_and_behind_a_fence
         assert inside == [text] * 4, text
         assert all(match[1] not in text for match in fenced if match is not None)
         assert messages[0].content == "Be kind."
-        as_sent = (
-            shape(to_langchain(messages)),
-            shape(to_langchain(messages, alternates_roles=False)),
-        )
-        assert as_sent == expected, text
+        joined = number % 2 == 0
+        as_sent = shape(to_langchain(messages, alternates_roles=joined))
+        assert as_sent == expected[joined], text
 
 
 def tokenizer_of(name: str) -> Any:
