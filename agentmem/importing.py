@@ -162,10 +162,9 @@ def _store(
     """Store checked rows; where that fails, nothing of them stays."""
     work = _Work(archive, lines, told)
     try:
-        while portion := list(islice(rows, _ROWS_AT_ONCE)):
+        while work.has_more:
             with archive.write() as transaction:
-                for number, row in portion:
-                    work.add(transaction, number, row)
+                work.add(transaction, islice(rows, _ROWS_AT_ONCE))
         if lines.sha256 != told.sha256:
             raise InvalidInput(f"{told.file} changed while it was read: import it again.")
         names = work.finish()
@@ -183,14 +182,21 @@ class _Work:
         self._names: dict[str, str] = {}
         """The name each session will have, by the one it has until all is there."""
         self.num_segments = self.num_turns = 0
+        self.has_more = True
         self._archive = archive
         self._lines = lines
         self._told = told
         self._session_id = 0
         self._new_ids: dict[int, int] = {}
 
-    def add(self, transaction: Transaction, number: int, row: Read) -> None:
-        """Store one row."""
+    def add(self, transaction: Transaction, rows: Iterable[tuple[int, Read]]) -> None:
+        """Store some rows, one in memory at a time; with none of them all is there."""
+        self.has_more = False
+        for number, row in rows:
+            self._add(transaction, number, row)
+            self.has_more = True
+
+    def _add(self, transaction: Transaction, number: int, row: Read) -> None:
         try:
             if isinstance(row, SessionRead):
                 self._begin(transaction, row)
