@@ -167,3 +167,13 @@ def test_a_quota_is_for_one_turn() -> None:
     quota.check(2)
     quota.spend(2, 3)
     quota.check(2)
+
+
+def test_a_review_is_shown_a_page_as_the_window_shows_it(tmp_path: Path) -> None:
+    with obedient(tmp_path, ToolCalls.of("read_page"), "I read it.") as agent:
+        agent.chat("Read the page.")
+        talk(agent, 20)
+        assert isinstance(agent.model, ScriptedModel)
+        reviews = [one for one in agent.model.history if one.options.json_schema is not None]
+        pages = [m.content for one in reviews for m in one.messages if m.role == "tool"]
+    assert pages and all(page.startswith("<data-") for page in pages)
