@@ -19,6 +19,7 @@ from agentmem.decision import Candidate
 from agentmem.errors import BudgetExceeded, ModelError
 from agentmem.models.base import ChatModel, Options, Part, Tool, complete
 from agentmem.prompts import prompt
+from agentmem.quoted_row import quoted_row
 from agentmem.segment import Message, ToolCall
 from agentmem.tools import ReviewTools, describe
 from agentmem.verdict import Verdict
@@ -110,7 +111,7 @@ class FreeCalls:
             offered.pop()
         while offered:
             in_order = sorted(offered, key=lambda offer: (offer[0].segment.place, offer[0].id))
-            rows = "\n".join(row(candidate) for candidate, _ in in_order)
+            rows = "\n".join(quoted_row(candidate) for candidate, _ in in_order)
             asked = complaint + text.format(need=need, rows=rows)
             key = f"review:{int(only_drops)}{'!' if complaint else ''}"
             parts = [Part(key, (Message("user", asked),))]
@@ -160,18 +161,6 @@ def _complaint(results: Sequence[str], tools: ReviewTools) -> str:
 
 def _tokens(offered: Sequence[Offer]) -> int:
     return sum(candidate.num_tokens for candidate, _ in offered)
-
-
-def row(candidate: Candidate) -> str:
-    """One line of a review: id, tokens, age, attention in thousandths, first words."""
-    attention = "?" if candidate.attention is None else f"{candidate.attention * 1000:.1f}"
-    words = " ".join(candidate.segment.text.split())
-    first = words if len(words) <= 28 else words[:27].rstrip() + "…"
-    role = candidate.segment.role if candidate.segment.kind != "summary" else "summary"
-    return (
-        f"{candidate.id} | {candidate.num_tokens} | {candidate.age_turns} | {attention} | "
-        f"{role}: {first}"
-    )
 
 
 def parse_calls(text: str) -> list[ToolCall]:

@@ -86,16 +86,14 @@ def test_the_oracle_drops_the_oldest_of_what_nobody_will_ask_for() -> None:
     assert [decision.segment_ids[0] for decision in decisions] == [1, 3]
 
 
-def test_deciders_are_named_and_others_refused() -> None:
+def test_a_decider_is_a_mode_and_a_policy() -> None:
     fact = Fact("f1", 1, "my", "code", "4471", "My code is 4471.")
     asked = Question("What is my code?", "4471", "f1")
     one = Conversation((Turn("My code is 4471."),), (fact,), (asked,))
     assert decider("oracle", one, 0)[1] == OraclePolicy(("4471",))
     assert decider("llm-scored", one, 0)[0] == "scored"
     assert decider("llm-free", one, 3) == ("tools", RandomPolicy(3))
-    assert decider("lru", one, 0)[1].name == "lru"
-    with pytest.raises(InvalidInput, match="'fifo'.*oracle"):
-        decider("fifo", one, 0)
+    assert decider("lru", one, 0) == ("policy", "lru")
 
 
 @pytest.mark.parametrize(

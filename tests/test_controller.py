@@ -11,7 +11,7 @@ from agentmem.budget import Budget
 from agentmem.controller import Controller, rank
 from agentmem.decision import Candidate
 from agentmem.errors import ModelUnavailable
-from agentmem.free_calls import parse_calls, row
+from agentmem.free_calls import parse_calls
 from agentmem.judge import Judge
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.scripted import ScriptedModel
@@ -136,7 +136,7 @@ def test_a_model_with_a_cache_sees_the_segments_whole_before_the_question() -> N
     assert asked.options.ephemeral and asked.options.max_tokens == BUDGET.max_tokens
     assert [part.key for part in asked.prompt[:-1]] == list(range(1, 11))
     question = asked.prompt[-1].messages[0].content
-    assert "Free at least 100 tokens" in question and "3 | 20 | 8 | ? | user: text 3" in question
+    assert "Free at least 100 tokens" in question and '3 | 20 | 8 | ? | user: "text 3"' in question
 
 
 def test_a_model_without_one_sees_rows_only() -> None:
@@ -206,11 +206,6 @@ def test_candidates_are_ranked_as_the_policy_would_let_them_go() -> None:
     ranked = rank(make_policy("window"), candidates(4), BUDGET)
     assert [candidate.id for candidate, _ in ranked] == [1, 2, 3, 4]
     assert ranked[0][1].startswith("window would drop it")
-
-
-def test_a_row_cuts_long_texts_and_joins_lines() -> None:
-    long = Candidate(Segment((Message("user", "a\nb " * 40),), id=3), 9, attention=0.0123)
-    assert row(long) == "3 | 9 | 0 | 12.3 | user: a b a b a b a b a b a b a b…"
 
 
 @pytest.mark.parametrize(

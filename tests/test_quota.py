@@ -49,7 +49,7 @@ def obedient(folder: Path, *replies: ToolCalls | str) -> Agent:
         folder,
         model,
         budget=Budget(800, free_to=0.65),
-        controller="llm",
+        controller="tools",
         policy="window",
         tools=[read_page],
         recall="off",

@@ -10,10 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentmem import Candidate, ScorerPolicy, SegmentPolicy
 from agentmem.bench.conversation import Conversation, contains
-from agentmem.decision import Candidate
-from agentmem.errors import InvalidInput
-from agentmem.policies import POLICIES, ScorerPolicy, SegmentPolicy, make_policy
 
 DECIDERS = (
     "oracle", "random", "window", "lru", "price", "relevance", "attention", "composed",
@@ -59,24 +57,14 @@ class OraclePolicy(ScorerPolicy):
         return needed / max(1, candidate.num_tokens)
 
 
-def decider(name: str, conversation: Conversation, seed: int) -> tuple[str, SegmentPolicy]:
-    """The controller mode and the policy of a decider.
-
-    Raises:
-        InvalidInput: there is none of this name.
-    """
+def decider(name: str, conversation: Conversation, seed: int) -> tuple[str, SegmentPolicy | str]:
+    """The controller mode and the policy of a decider, as `Agent` takes them."""
     chance = RandomPolicy(seed)
-    special: dict[str, tuple[str, SegmentPolicy]] = {
+    special: dict[str, tuple[str, SegmentPolicy | str]] = {
         "oracle": ("policy", OraclePolicy(tuple(q.answer for q in conversation.questions))),
         "random": ("policy", chance),
-        "llm-scored": ("scored", make_policy("worth")),
-        "llm-mixture": ("scored", make_policy("mixture")),
+        "llm-scored": ("scored", "worth"),
+        "llm-mixture": ("scored", "mixture"),
         "llm-free": ("tools", chance),
     }
-    if name in special:
-        return special[name]
-    if name not in POLICIES:
-        raise InvalidInput(
-            f"No decider {name!r}: use some of {', '.join(dict.fromkeys((*DECIDERS, *POLICIES)))}."
-        )
-    return "policy", make_policy(name)
+    return special.get(name, ("policy", name))
