@@ -16,7 +16,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
-Kind = Literal["turn", "tool_exchange", "thought", "summary", "document_part", "core_block"]
+Kind = Literal[
+    "turn", "tool_exchange", "thought", "summary", "document_part", "core_block", "passage"
+]
 State = Literal["live", "compressed", "parked", "archived", "summarized", "forgotten"]
 Origin = Literal["system", "user", "assistant", "tool", "import", "summary"]
 
@@ -135,6 +137,11 @@ class Segment:
     def role(self) -> Role:
         """The role of the first message."""
         return self.messages[0].role
+
+    @property
+    def is_system_prompt(self) -> bool:
+        """Whether it is what the application told the model, not core memory."""
+        return self.kind == "core_block" and self.origin == "system"
 
     @property
     def place(self) -> int:

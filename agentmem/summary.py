@@ -15,18 +15,12 @@ from agentmem.errors import BudgetExceeded, ModelError
 from agentmem.models.base import ChatModel, Options, Part, complete
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, lowest_trust
+from agentmem.telling import TERM, telling, telling_terms
 
 logger = logging.getLogger(__name__)
 
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s*|\n+")
-_TERM = re.compile(r"[^\W_][\w'’-]*", re.UNICODE)
 _MAX_TERMS = 6
-_COMMON = frozenset(
-    "a an and are as at be but by can could did do does for from had has have he her his how i i'm"
-    " if in is it it's its like me my no not of on or our she so some that that's the their them"
-    " then there they this to too up very was we were what when where which who will with would yes"
-    " you your".split()
-)
 
 
 def summarize(
@@ -92,7 +86,7 @@ def _segment(segments: Sequence[Segment], text: str, originals: str, created: fl
 def extract(text: str, *, max_chars: int) -> str:
     """Sentences of the text in their order, the telling ones first to be taken, within a length."""
     sentences = [sentence.strip() for sentence in _SENTENCE.split(text) if sentence.strip()]
-    ranked = sorted(range(len(sentences)), key=lambda i: (-_telling(sentences[i]), i))
+    ranked = sorted(range(len(sentences)), key=lambda i: (-telling(sentences[i]), i))
     taken: list[int] = []
     length = 0
     for i in ranked:
@@ -106,31 +100,9 @@ def extract(text: str, *, max_chars: int) -> str:
 
 def left_out_terms(originals: str, summary: str) -> list[str]:
     """Names, numbers and long words of the originals that the summary lacks, most telling first."""
-    said = {term.casefold() for term in _TERM.findall(summary)}
-    terms: dict[str, tuple[int, int]] = {}
-    for position, match in enumerate(_TERM.finditer(originals)):
-        term = match.group()
-        folded = term.casefold()
-        number = any(c.isdigit() for c in term)
-        if folded in said or folded in _COMMON or len(term) < (2 if number else 3):
-            continue
-        inside = match.start() > 0 and originals[match.start() - 1] == " "
-        weight = 3 * number + 2 * (term[0].isupper() and inside)
-        if weight or len(term) > 6:
-            terms.setdefault(folded, (-weight, position))
-    originals_by_fold = {term.casefold(): term for term in reversed(_TERM.findall(originals))}
-    return [originals_by_fold[term] for term in sorted(terms, key=terms.__getitem__)[:_MAX_TERMS]]
-
-
-def _telling(sentence: str) -> float:
-    """How much a sentence says that cannot be guessed: numbers, names, few common words."""
-    terms = _TERM.findall(sentence)
-    if not terms:
-        return 0.0
-    numbers = sum(any(c.isdigit() for c in term) for term in terms)
-    names = sum(term[0].isupper() for term in terms[1:])
-    rare = sum(term.casefold() not in _COMMON for term in terms)
-    return float(5 * numbers + 2 * names + rare / len(terms))
+    said = {term.casefold() for term in TERM.findall(summary)}
+    left_out = [term for term in telling_terms(originals) if term.casefold() not in said]
+    return left_out[:_MAX_TERMS]
 
 
 def _whole_sentences(text: str) -> str:

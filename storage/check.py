@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from agentmem.errors import StoreCorrupt
-from agentmem.storage import encoding, word_rows
+from agentmem.storage import blocks, encoding, passages, word_rows
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
 from agentmem.storage.rows import Finding
@@ -167,6 +167,17 @@ def word_index(connection: Connection) -> Finding:
     return Finding("words", "warn", message, "None needed; searches start slower.")
 
 
+def core_memory(connection: Connection) -> Finding:
+    """Whether every version of a block, and every tag, belongs to a segment that can have it."""
+    versions, tagged = blocks.misfiled(connection), passages.misfiled(connection)
+    if not versions and not tagged:
+        return Finding("core memory", "ok", "Every block and tag has its segment.")
+    named = [f"{label} {version}" for label, version in versions]
+    named += [f"tags of segment {segment_id}" for segment_id in tagged]
+    message = f"{len(named)} lead to no segment that could be meant: {', '.join(named[:10])}."
+    return Finding("core memory", "fail", message, _RESTORE)
+
+
 def counts(connection: Connection) -> Finding:
     """How much there is."""
     numbers = [
@@ -177,7 +188,8 @@ def counts(connection: Connection) -> Finding:
 
 
 _SQL_CHECKS: tuple[Callable[[Connection], Finding], ...] = (
-    integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, counts,
+    integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, core_memory,
+    counts,
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from agentmem.segment import Segment, State
 TurnStatus = Literal["unanswered", "answered"]
 WindowVia = Literal["prompt", "kv", "text"]
 ChangeOp = Literal["add", "embed", "state", "forget"]
+BlockOperation = Literal["append", "replace", "rewrite", "undo"]
 FindingStatus = Literal["ok", "warn", "fail"]
 
 
@@ -113,6 +114,52 @@ class DecisionRow:
     cost: Mapping[str, Any] = field(default_factory=dict)
     undone_by: int | None = None
     created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRow:
+    """A block of core memory.
+
+    Args:
+        label: what it is called.
+        description: what it is for.
+        max_tokens: it may take at most so many in the window.
+        version: of its current edit; 0 where there is none.
+        segment_id: the segment with its text; None while it is empty.
+    """
+
+    label: str
+    description: str
+    max_tokens: int
+    version: int = 0
+    segment_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEdit:
+    """One edit of a block, on record.
+
+    Args:
+        version: 1, 2, 3, ... within the block; 0 until it is stored.
+        operation: what was done.
+        maker: who did it: "user" or the model's name.
+        reason: why, in one sentence.
+        session_id, turn: where it was done.
+        created: seconds since the epoch.
+        segment_id: the segment with the text it left; None where it left none.
+        restored: the version an undo went back to, 0 for the empty block; None for other edits.
+    """
+
+    label: str
+    version: int
+    operation: BlockOperation
+    maker: str
+    reason: str
+    session_id: int
+    turn: int
+    created: float = 0.0
+    segment_id: int | None = None
+    restored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

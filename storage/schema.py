@@ -21,7 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
-from sqlalchemy.schema import UniqueConstraint
+from sqlalchemy.schema import ForeignKeyConstraint, UniqueConstraint
 
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
@@ -216,6 +216,51 @@ decided = Table(
     _to("decision_id", "decisions.id", primary_key=True),
     # No foreign key: the log outlives the segments it speaks of.
     _integer("segment_id", primary_key=True),
+    Index(None, "segment_id"),
+    **_KEYED,
+)
+
+blocks = Table(
+    "blocks",
+    metadata,
+    _to("user_id", "users.id", primary_key=True),
+    Column("label", Text, primary_key=True, nullable=False),
+    _text("description"),
+    _integer("max_tokens"),
+    # Of the newest edit ever made: a number is never used again.
+    _integer("version"),
+    **_KEYED,
+)
+
+block_edits = Table(
+    "block_edits",
+    metadata,
+    _integer("user_id", primary_key=True),
+    Column("label", Text, primary_key=True, nullable=False),
+    _integer("version", primary_key=True),
+    _to("session_id", "sessions.id"),
+    _integer("turn"),
+    # None where the edit left the block empty.
+    Column("segment_id", Integer, ForeignKey("segments.id", ondelete="CASCADE")),
+    _text("operation"),
+    Column("restored", Integer),
+    _text("maker"),
+    _text("reason"),
+    _seconds("created"),
+    ForeignKeyConstraint(
+        ["user_id", "label"], ["blocks.user_id", "blocks.label"], ondelete="CASCADE"
+    ),
+    Index(None, "segment_id"),
+    Index(None, "session_id"),
+    **_KEYED,
+)
+
+passage_tags = Table(
+    "passage_tags",
+    metadata,
+    _to("user_id", "users.id", primary_key=True),
+    Column("tag", Text, primary_key=True, nullable=False),
+    _to("segment_id", "segments.id", primary_key=True),
     Index(None, "segment_id"),
     **_KEYED,
 )

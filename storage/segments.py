@@ -331,6 +331,34 @@ def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[i
     return sorted(found)
 
 
+def said_ids(
+    connection: Connection,
+    user_id: int,
+    *,
+    origin: str | None,
+    since: float,
+    until: float,
+    not_in: tuple[int, int],
+) -> list[int]:
+    """Ids of what was said and may be found: by whom, from when to when, but in one turn."""
+    session_id, turn = not_in
+    query = (
+        select_segments(user_id)
+        .with_only_columns(segments.c.id)
+        .where(
+            segments.c.searchable == 1,
+            segments.c.kind.in_(("turn", "tool_exchange", "document_part")),
+            segments.c.created >= since,
+            segments.c.created < until,
+            (segments.c.session_id != session_id) | (segments.c.turn != turn),
+        )
+        .order_by(segments.c.id)
+    )
+    if origin is not None:
+        query = query.where(segments.c.origin == origin)
+    return list(connection.execute(query).scalars())
+
+
 def forget(connection: Connection, segment_id: int) -> None:
     """Delete a segment's text and place; what stays says only that there was one."""
     connection.execute(delete(messages).where(messages.c.segment_id == segment_id))

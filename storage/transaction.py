@@ -6,6 +6,7 @@ Never hold one open across a call of a model or an embedder: it keeps every othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,17 @@ from agentmem.decision import Decision
 from agentmem.errors import InvalidInput
 from agentmem.segment import Segment, State
 from agentmem.storage import (
+    blocks,
     changes,
     decisions,
     embeddings,
+    passages,
     segments,
     sessions,
     windows,
     word_rows,
 )
-from agentmem.storage.rows import ChangeOp, StoredSegment, TurnRow, WindowEntry
+from agentmem.storage.rows import BlockEdit, ChangeOp, StoredSegment, TurnRow, WindowEntry
 from agentmem.storage.text import check_name, check_text
 
 
@@ -205,10 +208,42 @@ class Transaction:
         embeddings.add(self._connection, space, segment_id, vector)
         self._log("embed", [segment_id])
 
+    def define_block(self, label: str, description: str, max_tokens: int) -> None:
+        """Make a block of core memory, or change what it is for and how long it may be."""
+        check_name(label, "A block's label")
+        check_text(description, "A block's description")
+        if max_tokens < 1:
+            raise InvalidInput(f"`max_tokens` must be positive: got {max_tokens}.")
+        blocks.define(self._connection, self._user_id, label, description, max_tokens)
+
+    def add_block_edit(self, edit: BlockEdit, *, follows: int) -> int | None:
+        """Append an edit of a block, whose text is in its segment; its version.
+
+        Args:
+            edit: without version; one whose `created` is 0 is stamped with the archive's clock.
+            follows: the current version it was made from, 0 where there was none.
+
+        Returns:
+            None where another edit came first: then nothing was stored of this one.
+        """
+        self._check_session(edit.session_id)
+        blocks.check_label(self._connection, self._user_id, edit.label)
+        if edit.segment_id is not None:
+            segments.check_owner(self._connection, self._user_id, [edit.segment_id])
+        stamped = replace(edit, created=edit.created or self._clock())
+        return blocks.add_edit(self._connection, self._user_id, stamped, follows=follows)
+
+    def tag_passage(self, segment_id: int, tags: Sequence[str]) -> None:
+        """File an archival passage under tags."""
+        (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
+        names = [check_name(tag, "A tag") for tag in tags]
+        passages.add_tags(self._connection, self._user_id, segment_id, names)
+
     def forget(self, segment_id: int) -> None:
         """Delete a segment's text, words and vectors for good; its id stays, forgotten.
 
-        Words of it are taken out of its turn and of decisions about it. Segments made from it or
+        A version of a block goes from the block's history too, a passage's tags with it. Words of
+        it are taken out of its turn and of decisions about it. Segments made from it or
         quoting it are the caller's to find (`Archive.children`) and forget.
         """
         found = segments.load(self._connection, self._user_id, [segment_id])[0]
@@ -222,6 +257,8 @@ class Transaction:
             answered=[content for role, content in texts if role == "assistant"],
         )
         self._scrub_decisions(found)
+        blocks.remove_edits(self._connection, [segment.id])
+        passages.remove_tags(self._connection, segment.id)
         word_rows.remove(self._connection, segment.id)
         embeddings.remove(self._connection, segment.id)
         segments.forget(self._connection, segment.id)

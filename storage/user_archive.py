@@ -6,16 +6,19 @@ method takes a user: the archive is the only way to one user's rows, and to no o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import Origin, State
 from agentmem.storage import (
+    blocks,
     changes,
     decisions,
     embeddings,
+    passages,
     segments,
     sessions,
     windows,
@@ -25,6 +28,8 @@ from agentmem.storage.database import Database
 from agentmem.storage.kv_folder import KVFolder, forget_kv, session_folder, user_folder
 from agentmem.storage.lease import Lease
 from agentmem.storage.rows import (
+    BlockEdit,
+    BlockRow,
     Change,
     DecisionRow,
     SessionRow,
@@ -244,6 +249,50 @@ class Archive:
         with self._read() as (connection, user_id):
             sessions.check_owner(connection, user_id, session_id)
             return windows.load(connection, session_id)
+
+    def said_ids(
+        self,
+        *,
+        origin: Origin | None = None,
+        since: float = -math.inf,
+        until: float = math.inf,
+        not_in: tuple[int, int] = (0, 0),
+    ) -> list[int]:
+        """Ids of searchable messages, tool exchanges and parts of documents, by id.
+
+        Args:
+            origin: who wrote them; None is anybody.
+            since, until: seconds since the epoch, the second not included.
+            not_in: a session and a turn whose segments are left out.
+        """
+        with self._read() as (connection, user_id):
+            return segments.said_ids(
+                connection, user_id, origin=origin, since=since, until=until, not_in=not_in
+            )
+
+    # Core memory and archival passages.
+
+    def blocks(self) -> list[BlockRow]:
+        """The blocks of core memory that were ever defined, by label."""
+        with self._read() as (connection, user_id):
+            return blocks.all_of(connection, user_id)
+
+    def block_edits(self, label: str) -> list[BlockEdit]:
+        """The edits of a block, oldest first; those that were forgotten are not there."""
+        with self._read() as (connection, user_id):
+            return blocks.edits_of(connection, user_id, label)
+
+    def passage_ids(
+        self, tags: Sequence[str] = (), *, content_hash: str | None = None
+    ) -> list[int]:
+        """Ids of archival passages that have all the tags, by id; of one content if asked."""
+        with self._read() as (connection, user_id):
+            return passages.ids(connection, user_id, tags, content_hash)
+
+    def passage_tags(self, ids: Iterable[int]) -> dict[int, list[str]]:
+        """The tags of those of the segments that have any."""
+        with self._read() as (connection, user_id):
+            return passages.tags_of(connection, user_id, list(ids))
 
     # Decisions.
 
