@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentmem.agent import Agent as Agent
+    from agentmem.block import Block as Block
+    from agentmem.block import BlockVersion as BlockVersion
     from agentmem.budget import Budget as Budget
     from agentmem.context import Context as Context
     from agentmem.decision import Candidate as Candidate
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from agentmem.segment import Message as Message
     from agentmem.segment import Segment as Segment
     from agentmem.storage.archive import Archive as Archive
+    from agentmem.storage.rows import BlockEdit as BlockEdit
     from agentmem.storage.rows import DecisionRow as DecisionRow
     from agentmem.storage.rows import SessionRow as SessionRow
     from agentmem.storage.rows import StoredSegment as StoredSegment
@@ -55,6 +58,9 @@ _HOME = {
     "Agent": "agent",
     "AgentmemError": "errors",
     "Archive": "storage.archive",
+    "Block": "block",
+    "BlockEdit": "storage.rows",
+    "BlockVersion": "block",
     "Budget": "budget",
     "Candidate": "decision",
     "ChatModel": "models.base",
@@ -91,6 +97,9 @@ __all__ = [
     "Agent",
     "AgentmemError",
     "Archive",
+    "Block",
+    "BlockEdit",
+    "BlockVersion",
     "Budget",
     "Candidate",
     "ChatModel",

@@ -23,6 +23,7 @@ from agentmem.errors import InvalidInput, Unsupported
 from agentmem.events import Event, Reply, SessionStarted, Token, TurnKey, Usage
 from agentmem.judge import Judge
 from agentmem.memory import Memory
+from agentmem.memory_tools import memory_tools_for
 from agentmem.models.base import ChatModel, Embedder
 from agentmem.models.registry import resolve_embedder, resolve_model
 from agentmem.models.scripted import ScriptedModel
@@ -32,10 +33,11 @@ from agentmem.policies.base import SegmentPolicy
 from agentmem.recall import Recall
 from agentmem.recollection import RecallMode, Recollection
 from agentmem.segment import Segment
-from agentmem.session import Generation, Session
+from agentmem.session import Session
 from agentmem.storage.archive import Store
 from agentmem.summary import summarize
 from agentmem.suspension import Suspension
+from agentmem.turn import Generation
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -69,6 +71,8 @@ class Agent:
             (no model), "hf:PATH", or an `Embedder`. By default the embedded one, and hashed words
             where the model is scripted: then nothing needs to be installed.
         tools: functions the model may call, where it can.
+        memory_tools: let the model edit its core memory, search what was said and keep notes, by
+            tools; None leaves it to models that say they can, where the budget has room.
         base_url, api_key: of an OpenAI-compatible endpoint.
         threads: CPU threads of the local engine; None leaves torch's choice.
         max_new_tokens, temperature, top_p, top_k, repetition_penalty, seed, stop: of replies.
@@ -95,6 +99,7 @@ class Agent:
         system_prompt: str | None = None,
         embedder: str | Embedder | None = None,
         tools: Sequence[Callable[..., Any]] = (),
+        memory_tools: bool | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
         threads: int | None = None,
@@ -163,6 +168,7 @@ class Agent:
                 generation=generation,
                 recollection=self._recollection,
                 tools=tools,
+                memory_tools=memory_tools_for(memory, self.model, memory_tools),
             )
             self.started = SessionStarted(
                 row.name, self.model.name, limits.max_tokens, kv, row.num_turns

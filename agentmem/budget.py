@@ -78,6 +78,11 @@ class Budget:
         return int(self.max_tokens * self.recall_share)
 
     @property
+    def block_tokens(self) -> int:
+        """Tokens that all blocks of core memory may take together."""
+        return self.max_tokens // 5
+
+    @property
     def message_tokens(self) -> int:
         """The longest message that enters the window whole; a longer one becomes a document."""
         return self.max_tokens // 4
@@ -103,6 +108,7 @@ class Budget:
         if needed > self.max_tokens:
             raise BudgetTooSmall(
                 f"A budget of {self.max_tokens} tokens is too small: system prompt {system_tokens} "
-                f"+ tools {tools_tokens} + reserve for the reply {self.reserve} + two turns "
+                f"(with core memory) + tools {tools_tokens} + reserve for the reply {self.reserve} "
+                "+ two turns "
                 f"{turns} = {needed}. Use `budget={needed}` or more, or a shorter system prompt."
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from platformdirs import user_cache_path, user_config_path, user_data_path, user_state_path
-from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
@@ -96,6 +96,7 @@ class Settings(BaseSettings):
     seed: int = Field(0, ge=0)
     stop: Annotated[tuple[str, ...], NoDecode] = ()
     system_prompt: str | None = None
+    memory_tools: bool | None = None
     threads: int | None = Field(None, gt=0)
 
     @field_validator("store")
@@ -110,10 +111,10 @@ class Settings(BaseSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_booleans(cls, value: object) -> object:
+    def _no_booleans(cls, value: object, info: ValidationInfo) -> object:
         # pydantic would read `budget = true` as 1.
-        if isinstance(value, bool):
-            raise ValueError("No setting is true or false")
+        if isinstance(value, bool) and info.field_name != "memory_tools":
+            raise ValueError("Only `memory_tools` is true or false")
         return value
 
     @classmethod

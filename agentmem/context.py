@@ -80,13 +80,8 @@ class Context:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Every segment in the window, in order: core blocks, then by place in time."""
-        return tuple(
-            sorted(
-                self._entries.values(),
-                key=lambda e: (e.segment.kind != "core_block", e.segment.place, e.id),
-            )
-        )
+        """Every segment in the window, in order: system prompt, core memory, then by time."""
+        return tuple(sorted(self._entries.values(), key=_order))
 
     def __contains__(self, segment_id: int) -> bool:
         return segment_id in self._entries
@@ -120,6 +115,13 @@ class Context:
         parts = [self.part(entry.segment) for entry in self._entries.values()]
         estimate = sum(map(estimate_tokens, parts))
         return sum(map(self._count_tokens, parts)) / estimate if estimate else 1.0
+
+    @property
+    def longest_message(self) -> int:
+        """Tokens of a message that still fits beside what must always be in the window."""
+        core = sum(e.num_tokens for e in self if e.segment.kind == "core_block")
+        fits = self.budget.max_tokens - self.budget.reserve - core - self.fixed_tokens
+        return min(self.budget.message_tokens, fits)
 
     def _header_tokens(self) -> int:
         recalled = any(entry.recalled for entry in self._entries.values())
@@ -209,6 +211,12 @@ class Context:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
+
+
+def _order(entry: Entry) -> tuple[bool, bool, int, int]:
+    segment = entry.segment
+    is_core = segment.kind == "core_block"
+    return not segment.is_system_prompt, not is_core, segment.place, segment.id
 
 
 def _bar_part(entry: Entry) -> str:

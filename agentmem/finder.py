@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.errors import InvalidInput
 from agentmem.models.base import Embedder
 from agentmem.recall import Recall, Scored
 from agentmem.storage.archive import Archive
+from agentmem.storage.text import normalize_text
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 
@@ -74,6 +76,28 @@ class Finder:
         return self._recall.rank(
             text, vector, vectors=self._vectors, words=self._words, exclude=exclude
         )
+
+    def search(self, query: str, among: Collection[int] | None = None) -> list[Scored]:
+        """Every segment that has something of the query, best first.
+
+        Args:
+            query: what to look for.
+            among: ids to choose from, before anything is ranked away; None is all.
+
+        Raises:
+            InvalidInput: the query is empty.
+        """
+        query = normalize_text(query)
+        if not query.strip():
+            raise InvalidInput("`query` must not be empty.")
+        while self.embed_pending():
+            pass
+        return [
+            scored
+            for scored in self.rank(query)
+            if ((scored.cosine or 0) > 0 or scored.words > 0)
+            and (among is None or scored.segment_id in among)
+        ]
 
     def similarity(self, vector: NDArray[np.float32]) -> dict[int, float]:
         """Cosine similarity of every embedded segment to a vector, by id."""

@@ -234,7 +234,8 @@ class Ledger:
             if decision.action in _LEAVES:
                 entry = self._context[one]
                 if entry.segment.kind == "core_block":
-                    raise InvalidInput(f"Segment {one} is the system prompt: it always stays.")
+                    what = "the system prompt" if entry.segment.is_system_prompt else "core memory"
+                    raise InvalidInput(f"Segment {one} is {what}: it always stays.")
                 if decision.action == "summarize" and self._summarizer is None:
                     raise InvalidInput("There is no model here to write a summary with.")
                 if entry.pinned and decision.source != "user":
@@ -242,6 +243,11 @@ class Ledger:
                 if decision.action == "summarize" and entry.segment.kind == "summary":
                     raise InvalidInput(f"Segment {one} is a summary: originals are summarized.")
         if decision.action in ("bring_back", "pin"):
+            for stored in self._archive.segments(decision.segment_ids):
+                if stored.segment.kind == "core_block" and stored.segment.id not in self._context:
+                    raise InvalidInput(
+                        f"Segment {stored.segment.id} is a former version of core memory."
+                    )
             missing = [one for one in decision.segment_ids if one not in self._context]
             tokens = sum(self._context.count(self._archive.segment(one).segment) for one in missing)
             self._check_room(tokens, "bring them back")
@@ -406,7 +412,7 @@ class Ledger:
         too: it is computed again from text at its next use.
         """
         stored = self._archive.segment(segment_id)
-        if stored.segment.kind == "core_block":
+        if stored.segment.is_system_prompt:
             raise InvalidInput(f"Segment {segment_id} is the system prompt: it always stays.")
         # A document's stub quotes its parts: it is forgotten as a whole.
         part = stored.segment.kind == "document_part" and bool(stored.segment.parents)
@@ -480,8 +486,10 @@ class Ledger:
         return found
 
     def _ordered(self, rows: Iterable[WindowEntry]) -> list[WindowEntry]:
-        core = {entry.id for entry in self._context if entry.segment.kind == "core_block"}
-        return sorted(rows, key=lambda r: (r.segment_id not in core, r.place, r.segment_id))
+        core = [entry.id for entry in self._context if entry.segment.kind == "core_block"]
+        last = len(core)
+        order = {segment_id: place for place, segment_id in enumerate(core)}
+        return sorted(rows, key=lambda r: (order.get(r.segment_id, last), r.place, r.segment_id))
 
     def _become(self, window: Iterable[WindowEntry]) -> None:
         rows = list(window)

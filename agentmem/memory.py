@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.blocks import Blocks
 from agentmem.context import Context
 from agentmem.decision import Action, Candidate, Decision
 from agentmem.errors import InvalidInput
@@ -24,11 +25,11 @@ from agentmem.importing import Imported, import_file
 from agentmem.ledger import Ledger, Summarizer
 from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.origin import from_origin
+from agentmem.passages import Passages
 from agentmem.recall import Recall
 from agentmem.segment import Segment, State
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import SessionRow, StoredSegment
-from agentmem.storage.text import normalize_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,11 @@ class Memory:
         self.finder = Finder(archive, embedder, self.recall)
         self.ledger = Ledger(archive, session, context, kv=kv, let_go=let_go, summarizer=summarizer)
 
+        self.blocks = Blocks(archive, session, context, lambda: self.turn)
+        """Core memory: what is always in the window."""
+        self.passages = Passages(archive, session, self.finder, lambda: self.turn)
+        """Notes outside the conversation."""
+
     @property
     def turn(self) -> int:
         """Number of the turn that is being answered, or was last."""
@@ -98,14 +104,9 @@ class Memory:
         Raises:
             InvalidInput: the query is empty or `k` is not in 1..1000.
         """
-        query = normalize_text(query)
-        if not query.strip():
-            raise InvalidInput("`query` must not be empty.")
         if not 1 <= k <= 1000:
             raise InvalidInput(f"`k` must lie in 1..1000: got {k}.")
-        while self.finder.embed_pending():
-            pass
-        ranked = [s for s in self.finder.rank(query) if (s.cosine or 0) > 0 or s.words > 0][:k]
+        ranked = self.finder.search(query)[:k]
         stored = self.archive.segments([scored.segment_id for scored in ranked])
         return [
             Hit(
@@ -259,10 +260,13 @@ class Memory:
     def forget(self, segment_id: int) -> dict[str, Any]:
         """Delete a segment from every tier, with what could quote it; returns a receipt.
 
-        Summaries made of it go with it. The KV of every later segment may have seen it and goes
-        too: it is computed again from text at its next use.
+        Summaries and versions of blocks made of it go with it; a block then says what it said
+        before. The KV of every later segment may have seen it and goes too: it is computed again
+        from text at its next use.
         """
-        return self.ledger.forget(segment_id)
+        receipt = self.ledger.forget(segment_id)
+        self.blocks.follow()
+        return receipt
 
     def forget_origin(self, origin: str) -> dict[str, Any]:
         """Delete all that came from somewhere, and all that was made of it; returns a receipt.
@@ -276,7 +280,9 @@ class Memory:
             SessionBusy: another sender holds a session with some of it; nothing is deleted.
         """
         found = {stored.segment.id for stored in self.from_origin(origin)}
-        return {"origin": origin, **self.ledger.forget_all(found)}
+        receipt = self.ledger.forget_all(found)
+        self.blocks.follow()
+        return {"origin": origin, **receipt}
 
     def from_origin(self, origin: str) -> Iterator[StoredSegment]:
         """Segments that came from somewhere, of all sessions, by id."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from agentmem.block import is_block
 from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
 from agentmem.context import Context
 from agentmem.errors import InvalidInput
@@ -75,21 +76,23 @@ def _load_window(memory: Memory) -> None:
     window = memory.archive.window(memory.session.id)
     stored = memory.archive.segments([row.segment_id for row in window])
     memory.context.load(window, {one.segment.id: one for one in stored})
+    memory.blocks.follow()
 
 
 def open_window(memory: Memory, system_prompt: str | None) -> None:
     """Load the session's window; a new one, or one with another system prompt, gets its prompt."""
     _load_window(memory)
     context = memory.context
-    core = [entry for entry in context if entry.segment.kind == "core_block"]
+    core = [entry for entry in context if entry.segment.is_system_prompt]
+    blocks_tokens = sum(e.num_tokens for e in context if is_block(e.segment))
     text = normalize_text(system_prompt if system_prompt is not None else prompt("system"))
     if core and (system_prompt is None or core[0].segment.text == text):
-        context.budget.check(system_tokens=core[0].num_tokens)
+        context.budget.check(system_tokens=core[0].num_tokens + blocks_tokens)
         return
     segment = Segment(
         (Message("system", text),), kind="core_block", origin="system", trust=Trust.SYSTEM
     )
-    context.budget.check(system_tokens=context.count(segment))
+    context.budget.check(system_tokens=context.count(segment) + blocks_tokens)
     context.remove(entry.id for entry in core)
     with memory.archive.write() as transaction:
         if core:

@@ -8,72 +8,32 @@ The session owns the order and the commits; what is recalled, decided and genera
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from agentmem.budget import Budget
 from agentmem.context import Context
 from agentmem.controller import Controller
 from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
-from agentmem.events import Event, Recalled, Reply, Token, TurnKey, Usage
+from agentmem.events import Event, Recalled, Reply, TurnKey, Usage
 from agentmem.memory import Memory
-from agentmem.models.base import ChatModel, Completion, FinishReason, Options, Part, complete
+from agentmem.memory_tools import MemoryTools
+from agentmem.models.base import ChatModel, Completion, Options, complete
 from agentmem.recollection import Recollection
 from agentmem.review import Review
-from agentmem.segment import Message, Segment, ToolCall, Trust
-from agentmem.storage.rows import StoredSegment, TurnRow, WindowEntry
+from agentmem.segment import Message, Segment
+from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import normalize_text
-from agentmem.tools import describe, run
+from agentmem.tool_loop import ToolLoop
+from agentmem.tools import describe
+from agentmem.turn import Generation, Turn
 from agentmem.usage import measure
 
 MAX_MESSAGE_CHARS = 16 * 2**20
-_TOOL_ROUNDS = 8
-_TOOL_CALLS = 32
-_SHORTEST_RESULT_CHARS = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """How replies are generated: sampling and length."""
-
-    max_new_tokens: int = 256
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What is known of the turn being answered."""
-
-    row: TurnRow
-    key: TurnKey
-    user: StoredSegment
-    vector: NDArray[np.float32] | None = None
-    pieces: list[str] = field(default_factory=list)
-    peak_tokens: int = 0
-    seconds: dict[str, float] = field(
-        default_factory=lambda: {"recall": 0.0, "controller": 0.0, "prefill": 0.0, "decode": 0.0}
-    )
-
-    def spent(self, completion: Completion) -> None:
-        """Count one generation."""
-        self.seconds["prefill"] += completion.prefill_seconds
-        self.seconds["decode"] += completion.decode_seconds
-        self.peak_tokens = max(
-            self.peak_tokens, completion.prompt_tokens + completion.completion_tokens
-        )
 
 
 class Session:
@@ -86,6 +46,7 @@ class Session:
         generation: sampling and length of replies.
         recollection: brings segments back.
         tools: functions the model may call in a reply, where it can.
+        memory_tools: those with which it acts on its memory; None where it shall not.
     """
 
     def __init__(
@@ -97,6 +58,7 @@ class Session:
         generation: Generation,
         recollection: Recollection,
         tools: Sequence[Callable[..., Any]] = (),
+        memory_tools: MemoryTools | None = None,
     ) -> None:
         self.memory = memory
         self.model = model
@@ -104,12 +66,17 @@ class Session:
         self.usage = Usage(budget=memory.context.budget.max_tokens)
         self._recollection = recollection
         self._review = Review(memory, controller, recollection)
-        self._functions = {tool.__name__: tool for tool in tools}
-        self._tools = tuple(map(describe, tools)) if model.capabilities.calls_tools else ()
+        functions = [*tools, *(memory_tools.functions if memory_tools is not None else ())]
+        self._tools = tuple(map(describe, functions)) if model.capabilities.calls_tools else ()
+        self._loop = ToolLoop(
+            memory,
+            model,
+            self._review,
+            {function.__name__: function for function in functions},
+            memory_tools=memory_tools,
+        )
         if self._tools:
-            schemas = json.dumps([asdict(tool) for tool in self._tools], ensure_ascii=False)
-            part = Part("tools", (Message("system", schemas),))
-            memory.context.fixed_tokens = model.count_tokens(part)
+            memory.context.fixed_tokens = model.count_tools(self._tools)
             core = [entry for entry in memory.context if entry.segment.kind == "core_block"]
             memory.context.budget.check(
                 system_tokens=sum(entry.num_tokens for entry in core),
@@ -164,7 +131,7 @@ class Session:
             if reply is not None:
                 completion = self._observe(current, normalize_text(reply))
             else:
-                completion = yield from self._generate(current)
+                completion = yield from self._loop.answer(current, self._options())
         except (GeneratorExit, KeyboardInterrupt):
             # The caller walked away in the middle of the reply: what there is of it is kept.
             partial = "".join(current.pieces)
@@ -173,7 +140,7 @@ class Session:
             raise
         yield self._commit(current, completion)
 
-    def _begin(self, text: str, turn: TurnKey | None) -> _Turn:
+    def _begin(self, text: str, turn: TurnKey | None) -> Turn:
         """Commit the user's message, or find it where it was committed before."""
         archive, session = self.memory.archive, self.memory.session
         row = None if turn is None else archive.turn(session.id, str(turn))
@@ -187,11 +154,11 @@ class Session:
                     f"Turn {turn!r} was sent before with another text: use a new name for it."
                 )
             said = self.memory.turn_segments(row.number)
-            return _Turn(row, row.number if turn is None else turn, said[0])
+            return Turn(row, row.number if turn is None else turn, said[0])
         segment = Segment((Message("user", text),), created=time.time())
         parts: tuple[Segment, ...] = ()
         tokens = self.context.count(segment)
-        if tokens > self._longest_message:
+        if tokens > self.context.longest_message:
             segment, parts = self._as_document(segment)
         with archive.write() as transaction:
             row = transaction.add_turn(session.id, None if turn is None else str(turn), text)
@@ -203,26 +170,19 @@ class Session:
             transaction.set_window(session.id, window)
         self.memory.said_tokens += tokens
         key = row.number if turn is None else turn
-        return _Turn(row, key, self.memory.segment(segment.id))
-
-    @property
-    def _longest_message(self) -> int:
-        """Tokens of a message that still fits beside what must always be in the window."""
-        core = sum(e.num_tokens for e in self.context if e.segment.kind == "core_block")
-        fits = self.budget.max_tokens - self.budget.reserve - core - self.context.fixed_tokens
-        return min(self.budget.message_tokens, fits)
+        return Turn(row, key, self.memory.segment(segment.id))
 
     def _as_document(self, segment: Segment) -> tuple[Segment, tuple[Segment, ...]]:
         """What stands in the window for a long message, and the parts it is stored in."""
         document = split_document(
             segment,
-            stub_tokens=min(self.budget.stub_tokens, self._longest_message),
+            stub_tokens=min(self.budget.stub_tokens, self.context.longest_message),
             part_tokens=max(16, self.budget.recall_tokens // 2),
             count=self.context.count,
         )
         return document.stub, document.parts
 
-    def _prepare(self, current: _Turn) -> Iterator[Event]:
+    def _prepare(self, current: Turn) -> Iterator[Event]:
         """Recall and review, so that the window is what the model should see."""
         context = self.context
         before = context.snapshot()
@@ -236,9 +196,10 @@ class Session:
                 with self.memory.archive.write() as transaction:
                     transaction.set_window(self.memory.session.id, context.snapshot())
 
-    def _recall_and_review(self, current: _Turn) -> Iterator[Event]:
+    def _recall_and_review(self, current: Turn) -> Iterator[Event]:
         """The window without the newest message: what leaves, and what comes back for it."""
         user, context = current.user, self.context
+        self.memory.blocks.follow()
         self._recollection.leave(current.row.number)
         started = time.monotonic()
         current.vector = self.memory.finder.embed(current.row.text)
@@ -255,84 +216,20 @@ class Session:
             yield Recalled(current.key, current.row.text[:200], back)
 
     def _options(self) -> Options:
-        generation = self.generation
-        return Options(
-            max_new_tokens=generation.max_new_tokens,
+        return self.generation.options(
             max_tokens=self.budget.max_tokens,
-            temperature=generation.temperature,
-            top_p=generation.top_p,
-            top_k=generation.top_k,
-            repetition_penalty=generation.repetition_penalty,
-            seed=generation.seed,
-            stop=generation.stop,
             tools=self._tools,
             cancelled=self._cancelled.is_set,
         )
 
-    def _observe(self, current: _Turn, reply: str) -> Completion:
+    def _observe(self, current: Turn, reply: str) -> Completion:
         """Take a reply as given: the window up to it is read, nothing is generated."""
         options = replace(self._options(), max_new_tokens=0)
         completion = complete(self.model, self.context.prompt(), options)
         current.spent(completion)
         return replace(completion, text=reply, finish_reason="stop")
 
-    def _generate(self, current: _Turn) -> Generator[Event, None, Completion]:
-        """Generate the reply, running tools the model calls; returns the completion."""
-        options = self._options()
-        calls = 0
-        for num_round in range(1, _TOOL_ROUNDS + 1):
-            if num_round == _TOOL_ROUNDS or calls >= _TOOL_CALLS:
-                options = replace(options, tools=())
-            completion = yield from self._stream(current, options)
-            current.spent(completion)
-            if not completion.tool_calls or not options.tools:
-                break
-            calls += len(completion.tool_calls)
-            if not (yield from self._exchange(current, completion)):
-                options = replace(options, tools=())
-                calls = _TOOL_CALLS
-        return replace(completion, tool_calls=(), finish_reason=_ended(completion))
-
-    def _stream(self, current: _Turn, options: Options) -> Generator[Event, None, Completion]:
-        """One generation: its text streams out as tokens; returns the completion."""
-        for delta in self.model.generate(self.context.prompt(), options):
-            if delta.text:
-                current.pieces.append(delta.text)
-                yield Token(delta.text)
-            if delta.completion is not None:
-                return delta.completion
-        raise RuntimeError(f"{self.model.name}: `generate` ended without a completion.")
-
-    def _exchange(self, current: _Turn, completion: Completion) -> Generator[Event, None, bool]:
-        """Run the model's calls; call and results are one segment.
-
-        The window is reviewed and results are cut so that it fits; False where it cannot fit.
-        """
-        calls = tuple(
-            replace(call, arguments=normalize_text(call.arguments))
-            for call in completion.tool_calls[:_TOOL_CALLS]
-        )
-        results = [normalize_text(run(call, self._functions)) for call in calls]
-        longest = 4 * self.budget.message_tokens
-        while True:
-            segment = _tool_exchange(normalize_text(completion.text), calls, results, longest)
-            tokens = self.context.count(segment)
-            if longest == 4 * self.budget.message_tokens:
-                yield from self._review.run(min(tokens, self._longest_message), current.vector)
-            if self._review.must_free(tokens) <= 0:
-                break
-            if longest < _SHORTEST_RESULT_CHARS:
-                return False
-            longest //= 2
-        with self.memory.archive.write() as transaction:
-            segment = transaction.add_segment(self.memory.session.id, current.row.number, segment)
-            window = [*self.context.snapshot(), WindowEntry(segment.id, segment.id, "prompt", None)]
-            transaction.set_window(self.memory.session.id, window)
-        self.context.put(self.memory.segment(segment.id))
-        current.pieces.clear()
-        return True
-
-    def _commit(self, current: _Turn, completion: Completion) -> Reply:
+    def _commit(self, current: Turn, completion: Completion) -> Reply:
         """Commit the reply with everything the turn changed, then tell of it."""
         memory, session = self.memory, self.memory.session
         text = normalize_text(completion.text)
@@ -383,29 +280,6 @@ class Session:
         )
         self.model.peak_tokens = 0
         return Reply(current.key, text, completion.finish_reason, self.usage)
-
-
-def _tool_exchange(
-    text: str, calls: Sequence[ToolCall], results: Sequence[str], longest: int
-) -> Segment:
-    """Calls and results as one segment; results are cut to so many characters."""
-    messages = [Message("assistant", text, tuple(calls))]
-    for call, result in zip(calls, results, strict=True):
-        if len(result) > longest:
-            result = f"{result[:longest]}\n[… cut, {len(result):,} characters in all]"
-        messages.append(Message("tool", result, tool_call_id=call.id))
-    return Segment(
-        tuple(messages),
-        kind="tool_exchange",
-        origin="tool",
-        trust=Trust.EXTERNAL,
-        created=time.time(),
-    )
-
-
-def _ended(completion: Completion) -> FinishReason:
-    """Why a reply ended, where its last calls were not run."""
-    return "stop" if completion.finish_reason == "tool_calls" else completion.finish_reason
 
 
 def _checked(text: str) -> str:

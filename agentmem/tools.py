@@ -40,18 +40,34 @@ def describe(function: Callable[..., Any]) -> Tool:
     return Tool(schema["name"], schema["description"], schema["parameters"])
 
 
-def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> str:
-    """Run one call and return its result as text; what the model can fix is the result."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a call came to.
+
+    Args:
+        text: the result, or what was wrong, in words that the model can use.
+        valid: whether the call was one that could be run; False where the model must change it.
+    """
+
+    text: str
+    valid: bool = True
+
+
+def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> Result:
+    """Run one call; what the model can fix is the result."""
     function = functions.get(call.name)
     if function is None:
-        return f"Error: there is no tool {call.name!r}; there are {', '.join(sorted(functions))}."
+        known = ", ".join(sorted(functions))
+        return Result(f"Error: there is no tool {call.name!r}; there are {known}.", valid=False)
     try:
         result = function(**call.parsed())
         if isinstance(result, str):
-            return result
-        return json.dumps(result, ensure_ascii=False, default=str)
-    except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
-        return f"Error: {error}"
+            return Result(result)
+        return Result(json.dumps(result, ensure_ascii=False, default=str))
+    except (TypeError, ValueError) as error:
+        return Result(f"Error: {error}", valid=False)
+    except (ArithmeticError, LookupError, OSError, RuntimeError) as error:
+        return Result(f"Error: {error}")
 
 
 MIN_SUMMARY_TOKENS = 64
@@ -201,7 +217,7 @@ class ReviewTools:
         except ValueError as error:
             return f"Error: {error}"
         self._call = {"name": call.name, "arguments": arguments}
-        return run(call, self.functions)
+        return run(call, self.functions).text
 
     def _decide(self, action: Action, segment_ids: object, reason: str) -> str:
         ids = _ids(segment_ids)

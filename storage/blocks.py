@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from agentmem.errors import InvalidInput
 from agentmem.storage.ids import portions
@@ -17,8 +17,8 @@ from agentmem.storage.schema import AnyRow, AnySelect, block_edits, blocks, segm
 from agentmem.storage.segments import FORGOTTEN
 
 
-def _of(user_id: int, label: str) -> tuple[object, object]:
-    return blocks.c.user_id == user_id, blocks.c.label == label
+def _of(user_id: int, label: str) -> ColumnElement[bool]:
+    return (blocks.c.user_id == user_id) & (blocks.c.label == label)
 
 
 def all_of(connection: Connection, user_id: int) -> list[BlockRow]:
@@ -77,7 +77,7 @@ def define(
 ) -> None:
     """Make a block, or change what it is for and how long it may be."""
     values = {"description": description, "max_tokens": max_tokens}
-    changed = connection.execute(update(blocks).where(*_of(user_id, label)).values(values))
+    changed = connection.execute(update(blocks).where(_of(user_id, label)).values(values))
     if not changed.rowcount:
         made = {"user_id": user_id, "label": label, "version": 0, **values}
         connection.execute(insert(blocks).values(made))
@@ -96,8 +96,8 @@ def add_edit(connection: Connection, user_id: int, edit: BlockEdit, *, follows: 
     if block.version != follows:
         return None
     of_block = _of(user_id, edit.label)
-    connection.execute(update(blocks).where(*of_block).values(version=blocks.c.version + 1))
-    version = int(connection.execute(select(blocks.c.version).where(*of_block)).scalar_one())
+    connection.execute(update(blocks).where(of_block).values(version=blocks.c.version + 1))
+    version = int(connection.execute(select(blocks.c.version).where(of_block)).scalar_one())
     connection.execute(
         insert(block_edits).values(
             user_id=user_id,
@@ -149,5 +149,5 @@ def check_label(connection: Connection, user_id: int, label: str) -> None:
     Raises:
         InvalidInput: naming it.
     """
-    if connection.execute(select(blocks.c.label).where(*_of(user_id, label))).first() is None:
+    if connection.execute(select(blocks.c.label).where(_of(user_id, label))).first() is None:
         raise InvalidInput(f"There is no block {label!r}: define it first.")

@@ -60,6 +60,14 @@ def test_an_empty_variable_is_as_if_it_were_not_there(monkeypatch: pytest.Monkey
     assert load_settings().model == "local"
 
 
+def test_memory_tools_are_on_off_or_left_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "memory_tools" not in load_settings().agent_arguments()
+    write_user_file("memory_tools = true")
+    assert load_settings().agent_arguments()["memory_tools"] is True
+    monkeypatch.setenv("AGENTMEM_MEMORY_TOOLS", "false")
+    assert load_settings().agent_arguments()["memory_tools"] is False
+
+
 def test_a_stop_string_may_be_one_or_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTMEM_STOP", "[END]")
     assert load_settings().stop == ("[END]",)
@@ -85,7 +93,7 @@ def test_folders_follow_the_xdg_variables(home: Path) -> None:
         ("bugdet = 512", ["unknown key `bugdet`", "512", "Did you mean `budget`?"]),
         ("[memory]\nsize = 1", ["unknown key `memory`", "Known keys: store, user"]),
         ('budget = "many"', ["`budget`", "'many'", "valid integer"]),
-        ("budget = true", ["`budget`", "True", "No setting is true or false"]),
+        ("budget = true", ["`budget`", "True", "Only `memory_tools` is true"]),
         ("budget = -5", ["`budget`", "-5", "greater than 0"]),
         ("kv = 'q3'", ["`kv`", "'q3'", "Use dense, q8, fp8, q4, klt"]),
         ("model = 5", ["`model`", "got 5", "valid string"]),

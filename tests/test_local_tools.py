@@ -91,7 +91,7 @@ def test_a_tool_call_is_read_kept_and_answered(model: LocalModel) -> None:
     call = completion.tool_calls[0]
     assert call.name == "search" and set(call.parsed()) == {"query"}
     said = spoken(model)
-    assert "search(query: string): Search what was said." in model.window_text()
+    assert "search(query): Search what was said." in model.window_text()
     after = complete(model, [*prompt, call_and_result(completion)], options)
     assert "Tool result" in model.window_text()
     ids = model.prompt_token_ids()

@@ -371,17 +371,6 @@ def test_a_given_reply_longer_than_the_window_is_stored_whole(tmp_path: Path) ->
         assert "".join(parts) == "It is a long story. " * 400
 
 
-def test_a_model_that_calls_tools_for_ever_is_stopped(tmp_path: Path) -> None:
-    def look() -> str:
-        """Look."""
-        return "nothing"
-
-    model = ScriptedModel(default=ToolCalls.of("look"))
-    with make_agent(tmp_path, model, tools=[look]) as agent:
-        agent.chat("Look around")
-        assert len(model.history) == 8
-
-
 def test_the_controller_decides_and_its_calls_are_in_the_events(tmp_path: Path) -> None:
     def drop_all(prompt: Sequence[Part], options: Options) -> str:
         rows = prompt[-1].messages[0].content.splitlines()

@@ -8,7 +8,7 @@ import pytest
 from agentmem.decision import Candidate
 from agentmem.errors import InvalidInput
 from agentmem.segment import Message, Segment, ToolCall
-from agentmem.tools import ReviewTools, describe, run
+from agentmem.tools import Result, ReviewTools, describe, run
 
 
 def candidate(segment_id: int, num_tokens: int = 10, kind: str = "turn") -> Candidate:
@@ -48,10 +48,21 @@ def test_what_the_model_can_fix_is_the_tools_result() -> None:
         return number / 2
 
     functions = {"half": half}
-    assert run(ToolCall("1", "half", '{"number": 3}'), functions) == "1.5"
-    assert "there is no tool 'third'" in run(ToolCall("1", "third"), functions)
-    assert run(ToolCall("1", "half", '{"count": 3}'), functions).startswith("Error:")
-    assert run(ToolCall("1", "half", "not json"), functions).startswith("Error:")
+    assert run(ToolCall("1", "half", '{"number": 3}'), functions) == Result("1.5")
+    unknown = run(ToolCall("1", "third"), functions)
+    assert "there is no tool 'third'" in unknown.text and not unknown.valid
+    for arguments in ('{"count": 3}', "not json", "[3]"):
+        wrong = run(ToolCall("1", "half", arguments), functions)
+        assert wrong.text.startswith("Error:") and not wrong.valid
+
+
+def test_a_tool_that_fails_was_called_rightly() -> None:
+    def broken() -> str:
+        """Break."""
+        raise OSError("no such device")
+
+    result = run(ToolCall("1", "broken"), {"broken": broken})
+    assert result == Result("Error: no such device", valid=True)
 
 
 def test_each_dropped_segment_is_a_decision_of_its_own() -> None:

@@ -33,6 +33,7 @@ def ask(
     seed: options.Seed = None,
     stop: options.Stop = None,
     system_prompt: options.SystemPrompt = None,
+    memory_tools: options.MemoryTools = None,
     embedder: options.EmbedderName = None,
     base_url: options.BaseUrl = None,
     threads: options.Threads = None,

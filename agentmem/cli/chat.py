@@ -35,6 +35,7 @@ def chat(
     seed: options.Seed = None,
     stop: options.Stop = None,
     system_prompt: options.SystemPrompt = None,
+    memory_tools: options.MemoryTools = None,
     embedder: options.EmbedderName = None,
     base_url: options.BaseUrl = None,
     threads: options.Threads = None,

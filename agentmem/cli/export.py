@@ -2,6 +2,7 @@
 
     {"type": "manifest", "format": 1, "user": ..., "counts": {...}, "sha256": ...}
     {"type": "session", ...}    each followed by its turns, segments and decisions
+    {"type": "block", ...}      each followed by its edits, whose texts are those of their segments
 
 The hash is of everything after the manifest's line. A file appears whole or not at all.
 """
@@ -102,7 +103,7 @@ def write_export(archive: Archive, stream: IO[bytes]) -> dict[str, Any]:
 
 
 def rows(archive: Archive) -> Iterator[dict[str, Any]]:
-    """Every row of a user: each session, then its turns, segments and decisions, by id."""
+    """Every row of a user: each session with its turns, segments and decisions, then blocks."""
     from agentmem.cli import records
 
     for session in archive.sessions():
@@ -111,10 +112,25 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
         for turn in archive.turns(session.id):
             yield records.turn_json(turn) | {"session": session.name}
         for page in archive.session_pages(session.id):
+            tags = archive.passage_tags(stored.segment.id for stored in page)
             for stored in page:
-                yield records.segment_json(stored) | {"session": session.name}
+                filed = {"tags": tags[stored.segment.id]} if stored.segment.id in tags else {}
+                yield records.segment_json(stored) | filed | {"session": session.name}
         for row in reversed(archive.decisions(session_id=session.id, limit=2**31)):
             yield records.decision_json(row) | {"session": session.name}
+
+    names = {session.id: session.name for session in archive.sessions()}
+    for block in archive.blocks():
+        yield {
+            "type": "block",
+            "label": block.label,
+            "description": block.description,
+            "max_tokens": block.max_tokens,
+            "version": block.version,
+            "segment": block.segment_id,
+        }
+        for edit in archive.block_edits(block.label):
+            yield records.block_edit_json(edit) | {"session": names[edit.session_id]}
 
 
 def _line(row: dict[str, Any]) -> bytes:

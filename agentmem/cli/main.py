@@ -20,6 +20,7 @@ from agentmem.cli import (
     ask,
     audit,
     bench,
+    blocks,
     calibrate,
     chat,
     db,
@@ -49,6 +50,7 @@ app = typer.Typer(
 chat.register(app)
 ask.register(app)
 memory.register(app)
+blocks.register(app)
 stats.register(app)
 export.register(app)
 import_.register(app)

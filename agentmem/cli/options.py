@@ -73,6 +73,14 @@ Stop = Annotated[
 SystemPrompt = Annotated[
     str | None, typer.Option("--system-prompt", metavar="TEXT", help="What the assistant is told.")
 ]
+MemoryTools = Annotated[
+    bool | None,
+    typer.Option(
+        "--memory-tools/--no-memory-tools",
+        help="Let the model edit its core memory and search what was said.",
+        show_default=False,
+    ),
+]
 EmbedderName = Annotated[
     str | None,
     typer.Option("--embedder", metavar="SPEC", help="auto, minilm, hash or hf:PATH."),

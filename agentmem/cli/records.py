@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentmem import DecisionRow, Hit, SessionRow, StoredSegment, TurnRow
+    from agentmem import Block, BlockEdit, DecisionRow, Hit, SessionRow, StoredSegment, TurnRow
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
@@ -80,4 +80,34 @@ def turn_json(row: TurnRow) -> dict[str, Any]:
         "status": row.status,
         "text": row.text,
         "reply": None if row.reply is None else dict(row.reply),
+    }
+
+
+def block_json(block: Block) -> dict[str, Any]:
+    """A block of core memory as a JSON object."""
+    return {
+        "type": "block",
+        "label": block.label,
+        "description": block.description,
+        "max_tokens": block.max_tokens,
+        "num_tokens": block.num_tokens,
+        "version": block.version,
+        "segment": block.segment_id,
+        "text": block.text,
+    }
+
+
+def block_edit_json(edit: BlockEdit) -> dict[str, Any]:
+    """One edit of a block as a JSON object; its text is that of its segment."""
+    return {
+        "type": "block_edit",
+        "label": edit.label,
+        "version": edit.version,
+        "operation": edit.operation,
+        "maker": edit.maker,
+        "reason": edit.reason,
+        "turn": edit.turn,
+        "created": edit.created,
+        "segment": edit.segment_id,
+        "restored": edit.restored,
     }

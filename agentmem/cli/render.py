@@ -21,7 +21,7 @@ from rich.text import Text
 from agentmem.events import Decided, Event, Recalled, Usage
 
 if TYPE_CHECKING:
-    from agentmem import DecisionRow, Hit, StoredSegment
+    from agentmem import Block, BlockVersion, DecisionRow, Hit, StoredSegment
 
 # C0 but tab and newline, DEL, C1, line and paragraph separators, and every bidi mark, embedding,
 # override and isolate: what moves a cursor, sets a title or clipboard, or reorders what is read.
@@ -139,6 +139,22 @@ def segment_text(stored: StoredSegment) -> Text:
     if segment.parents:
         facts.append("made of " + ", ".join(map(str, segment.parents)))
     return Text.assemble((" · ".join(facts), "dim"), "\n", safe(segment.text))
+
+
+def block_text(block: Block) -> str:
+    """A block of core memory: what it is for, how full it is, what it says."""
+    about = f" ({block.description})" if block.description else ""
+    size = f"{block.num_tokens} of {block.max_tokens} tokens, version {block.version}"
+    return f"{block.label}{about}: {size}\n{block.text or '(empty)'}"
+
+
+def version_text(version: BlockVersion) -> str:
+    """One version of a block: who made it, when and why, and what it says."""
+    edit = version.edit
+    made = (
+        f"{edit.version} {edit.operation} by {edit.maker}, turn {edit.turn}, {when(edit.created)}"
+    )
+    return f"{made}: {edit.reason}\n{version.text or '(empty)'}"
 
 
 def decisions_table(decisions: Iterable[DecisionRow]) -> Table:

@@ -101,6 +101,12 @@ class SlashCommands:
             raise InvalidInput("`/search` needs words to look for, as in `/search locker code`.")
         self.console.print(render.hits_table(self.agent.memory.search(argument)))
 
+    def blocks(self, argument: str) -> None:
+        """Show the blocks of core memory, or one of them."""
+        blocks = self.agent.memory.blocks
+        for block in [blocks.get(argument)] if argument else blocks.list():
+            self.say(render.block_text(block))
+
     def undo(self, argument: str) -> None:
         """Revert a decision; the newest where none is named."""
         ids = self._ids("undo", argument, at_most=1) if argument else [None]
@@ -151,6 +157,7 @@ COMMANDS: dict[str, Command] = {
     "restore": Command("ID...", "bring these back into the window", _verb("restore")),
     "pin": Command("ID...", "never drop or summarize these", _verb("pin")),
     "unpin": Command("ID...", "let these be dropped again", _verb("unpin")),
+    "blocks": Command("[LABEL]", "core memory: what is always in view", SlashCommands.blocks),
     "undo": Command("[DECISION]", "revert a decision, or the newest one", SlashCommands.undo),
     "stats": Command("", "tokens, bytes, segments per state", SlashCommands.stats),
     "quit": Command("", "leave; also /exit, exit, quit, Ctrl-D", lambda commands, argument: None),

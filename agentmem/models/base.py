@@ -7,9 +7,10 @@ Neither knows why a part is in the prompt.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentmem.errors import Unsupported
@@ -128,6 +129,8 @@ class Capabilities:
     """`Options.tools` is understood in an ordinary reply."""
     alternates_roles: bool = False
     """User and assistant must take turns; the model's adapter sees to it."""
+    manages_memory: bool = False
+    """It is fit to edit and search its memory by tools of its own accord."""
     caches_prefix: bool = False
     """An unchanged beginning of the prompt is cheaper."""
     context_tokens: int = 0
@@ -226,6 +229,17 @@ class ChatModel(ABC):
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part in a prompt, headers included; an estimate unless overridden."""
         return estimate_tokens(part)
+
+    def count_tools(self, tools: Sequence[Tool]) -> int:
+        """Tokens the tools' descriptions take in every prompt; of their schemas unless overridden.
+
+        Args:
+            tools: all that `Options.tools` names.
+        """
+        if not tools:
+            return 0
+        schemas = json.dumps([asdict(tool) for tool in tools], ensure_ascii=False)
+        return self.count_tokens(Part("tools", (Message("system", schemas),)))
 
     @property
     def kv(self) -> KVTier | None:

@@ -99,8 +99,10 @@ class LangChainModel(ChatModel):
         self.name = name or _name_of(chat_model)
         self.seconds = seconds
         profile: Mapping[str, Any] = chat_model.profile or {}
+        calls_tools = type(chat_model).bind_tools is not BaseChatModel.bind_tools
         self.capabilities = Capabilities(
-            calls_tools=type(chat_model).bind_tools is not BaseChatModel.bind_tools,
+            calls_tools=calls_tools,
+            manages_memory=calls_tools,
             alternates_roles=alternates_roles,
             caches_prefix=caches_prefix,
             context_tokens=context_tokens or int(profile.get("max_input_tokens") or 0),

@@ -25,6 +25,7 @@ from agentmem.models.base import (
     Options,
     Part,
     PartKey,
+    Tool,
 )
 from agentmem.models.decoding import Decoding
 from agentmem.models.engine import Engine, engine_for
@@ -38,7 +39,7 @@ from agentmem.models.reading import Reading, read_reply
 from agentmem.models.segment_cache import SegmentCache
 from agentmem.models.segment_window import SegmentWindow
 from agentmem.models.text_prefill import PrefixWindow
-from agentmem.models.tool_text import with_tools
+from agentmem.models.tool_text import tools_part, with_tools
 from agentmem.storage.kv_disk import KVDisk
 from agentmem.storage.kv_folder import KVFolder
 from agentmem.storage.kv_manifest import Manifest
@@ -209,6 +210,10 @@ class LocalModel(ChatModel):
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part in a prompt: the true number for parts that were in one."""
         return self._ids.count(part)
+
+    def count_tools(self, tools: Sequence[Tool]) -> int:
+        """Tokens of the tools' signatures, which is all the model reads of them."""
+        return self.count_tokens(tools_part(tools)) if tools else 0
 
     def prompt_token_ids(self) -> list[int]:
         """Ids of the last prompt that was not an aside, without what asks for the reply."""

@@ -38,20 +38,25 @@ def plain_message(message: Message) -> tuple[str, str]:
 
 
 def tools_text(tools: Sequence[Tool]) -> str:
-    """What a model must know to call the tools: one signature a line, a fifth of their schemas."""
-    lines = [
-        "You may call a tool instead of answering: reply with one line of JSON, "
-        '{"name": ..., "arguments": {...}}, and nothing else. Tools:'
-    ]
+    """What a model must know to call the tools: one signature a line, a fifth of their schemas.
+
+    A type that is not named is a string's, `?` may be left out: a grammar sees to both.
+    """
+    lines = ['To call a tool, reply with nothing but {"name": ..., "arguments": {...}}. Tools:']
     lines += [f"- {_signature(tool)}: {tool.description}" for tool in tools]
     return "\n".join(lines)
 
 
-def with_tools(prompt: Sequence[Part], tools: Sequence[Tool]) -> list[Part]:
-    """The prompt with the tools' signatures behind its system prompt."""
+def tools_part(tools: Sequence[Tool]) -> Part:
+    """The tools' signatures as a part of a prompt."""
     text = tools_text(tools)
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    part = Part(f"{TOOLS_KEY}{digest}", (Message("system", text),))
+    return Part(f"{TOOLS_KEY}{digest}", (Message("system", text),))
+
+
+def with_tools(prompt: Sequence[Part], tools: Sequence[Tool]) -> list[Part]:
+    """The prompt with the tools' signatures behind its system prompt."""
+    part = tools_part(tools)
     has_system = bool(prompt) and prompt[0].messages[:1] and prompt[0].messages[0].role == "system"
     place = 1 if has_system else 0
     return [*prompt[:place], part, *prompt[place:]]
@@ -98,10 +103,11 @@ def parse_calls(text: str, tools: Sequence[Tool], prefix: str) -> tuple[ToolCall
 def _signature(tool: Tool) -> str:
     properties = tool.parameters.get("properties", {})
     required = set(tool.parameters.get("required", ()))
-    fields = [
-        f"{name}{'' if name in required else '?'}: {_type_name(schema)}"
-        for name, schema in properties.items()
-    ]
+    fields = []
+    for name, schema in properties.items():
+        kind = _type_name(schema)
+        mark = "" if name in required else "?"
+        fields.append(f"{name}{mark}" if kind == "string" else f"{name}{mark}: {kind}")
     return f"{tool.name}({', '.join(fields)})"
 
 
@@ -109,7 +115,11 @@ def _type_name(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
     if "enum" in schema:
-        return "|".join(_compact(value) for value in schema["enum"])
+        return "|".join(value if isinstance(value, str) else _compact(value)
+                        for value in schema["enum"])  # fmt: skip
+    if "anyOf" in schema:
+        kinds = [_type_name(one) for one in schema["anyOf"] if one != {"type": "null"}]
+        return "|".join(dict.fromkeys(kinds))
     if schema.get("type") == "array":
         return f"[{_type_name(schema.get('items', {}))}]"
     kind = schema.get("type", "any")

@@ -1,0 +1,245 @@
+"""A reply in which the model may call tools: generate, run the calls, generate again.
+
+It ends: rounds, calls, generated tokens and seconds are limited, a call repeated with the same
+result or a row of invalid ones breaks it off, and then the model is asked for its answer without
+tools. Call and results are one segment, cut to fit the window. What the tools do is theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agentmem.events import Event, Token
+from agentmem.memory import Memory
+from agentmem.memory_tools import MemoryTools
+from agentmem.models.base import ChatModel, Completion, FinishReason, Options
+from agentmem.review import Review
+from agentmem.segment import Message, Segment, ToolCall, Trust
+from agentmem.storage.rows import WindowEntry
+from agentmem.storage.text import normalize_text
+from agentmem.tools import Result, run
+from agentmem.turn import Turn
+
+_SHORTEST_RESULT_CHARS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolLimits:
+    """When the tools of a turn are taken away, so that it ends with an answer.
+
+    Args:
+        rounds: generations of a turn, the answer included.
+        calls: calls that are run.
+        tokens: tokens generated before the answer.
+        seconds: since the reply was begun; a tool that runs is not broken off.
+        repeats: the same call with the same result so often.
+        invalid: so many invalid calls in a row.
+    """
+
+    rounds: int = 8
+    calls: int = 32
+    tokens: int = 4096
+    seconds: float = 300.0
+    repeats: int = 3
+    invalid: int = 3
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What the calls of a turn have used up."""
+
+    deadline: float
+    rounds: int = 0
+    calls: int = 0
+    tokens: int = 0
+    invalid: int = 0
+    same: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+
+    def count(self, calls: Sequence[ToolCall], results: Sequence[Result]) -> None:
+        """Count calls that were run."""
+        for call, result in zip(calls, results, strict=True):
+            self.calls += 1
+            self.invalid = 0 if result.valid else self.invalid + 1
+            self.same[call.name, _canonical(call.arguments), result.text] += 1
+
+    def why_over(self, limits: ToolLimits, now: float) -> str:
+        """Why there are no more tools, in words; empty while there are."""
+        if self.same and max(self.same.values()) >= limits.repeats:
+            return f"the same call gave the same result {limits.repeats} times"
+        if self.invalid >= limits.invalid:
+            return f"{limits.invalid} calls in a row were invalid"
+        if self.rounds >= limits.rounds - 1:
+            return f"{self.rounds} rounds of calls are enough"
+        if self.calls >= limits.calls:
+            return f"{limits.calls} calls are enough"
+        if self.tokens >= limits.tokens:
+            return f"{self.tokens} tokens were generated"
+        if now >= self.deadline:
+            return f"{limits.seconds:g} seconds have passed"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Calls and their results; a note follows the last one."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    results: Sequence[Result]
+    note: str
+
+    def segment(self, longest: int, quoted: tuple[int, ...]) -> Segment:
+        """All of it as one segment, made of what it quotes; results cut to so many characters."""
+        messages = [Message("assistant", self.text, self.calls)]
+        for call, result in zip(self.calls, self.results, strict=True):
+            text = result.text
+            if len(text) > longest:
+                text = f"{text[:longest]}\n[… cut, {len(text):,} characters in all]"
+            messages.append(Message("tool", text, tool_call_id=call.id))
+        last = messages[-1]
+        messages[-1] = replace(last, content=last.content + self.note)
+        return Segment(
+            tuple(messages),
+            kind="tool_exchange",
+            origin="tool",
+            trust=Trust.EXTERNAL,
+            created=time.time(),
+            parents=quoted,
+        )
+
+
+class ToolLoop:
+    """Answers turns, running the tools that the model calls.
+
+    Args:
+        memory: with the window.
+        model: answers.
+        review: keeps the window within its budget as results enter it.
+        functions: the tools by name.
+        memory_tools: those among them that act on memory; what they quote is noted.
+        limits: when it ends.
+        monotonic: seconds, for the deadline.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        model: ChatModel,
+        review: Review,
+        functions: Mapping[str, Callable[..., Any]],
+        *,
+        memory_tools: MemoryTools | None = None,
+        limits: ToolLimits = ToolLimits(),  # noqa: B008, frozen
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._memory = memory
+        self._model = model
+        self._review = review
+        self._functions = functions
+        self._memory_tools = memory_tools
+        self._limits = limits
+        self._monotonic = monotonic
+
+    def answer(self, turn: Turn, options: Options) -> Generator[Event, None, Completion]:
+        """Generate until the model answers in words; returns the completion, without calls."""
+        spent = _Spent(self._monotonic() + self._limits.seconds)
+        over = ""
+        while True:
+            if over:
+                options = replace(options, tools=())
+            completion = yield from self._generate(turn, options)
+            spent.tokens += completion.completion_tokens
+            if not completion.tool_calls or not options.tools:
+                break
+            calls = tuple(map(_normal, completion.tool_calls[: self._limits.calls - spent.calls]))
+            results = [self._run(call) for call in calls]
+            spent.rounds += 1
+            spent.count(calls, results)
+            over = spent.why_over(self._limits, self._monotonic())
+            note = f"\n[No more tools: {over}. Answer in words now.]" if over else ""
+            said = _Exchange(normalize_text(completion.text), calls, results, note)
+            if not (yield from self._enter(turn, said)):
+                over = over or "the window has no room for the results"
+        if over and not completion.text.strip() and completion.finish_reason != "interrupted":
+            text = f"I found no answer: {over}."
+            yield Token(text)
+            completion = replace(completion, text=text)
+        return replace(completion, tool_calls=(), finish_reason=_ended(completion))
+
+    def _generate(self, turn: Turn, options: Options) -> Generator[Event, None, Completion]:
+        """One generation: its text streams out as tokens; returns the completion."""
+        for delta in self._model.generate(self._memory.context.prompt(), options):
+            if delta.text:
+                turn.pieces.append(delta.text)
+                yield Token(delta.text)
+            if delta.completion is not None:
+                turn.spent(delta.completion)
+                return delta.completion
+        raise RuntimeError(f"{self._model.name}: `generate` ended without a completion.")
+
+    def _run(self, call: ToolCall) -> Result:
+        result = run(call, self._functions)
+        return replace(result, text=normalize_text(result.text))
+
+    def _enter(self, turn: Turn, said: _Exchange) -> Generator[Event, None, bool]:
+        """Store calls and results as one segment, in the window where it fits.
+
+        The window is reviewed and results are cut so that it fits; False where it cannot fit.
+        """
+        context, memory = self._memory.context, self._memory
+        own = self._memory_tools
+        quoted = own.take_quoted() if own is not None else ()
+        # What recalls what was said before is not what was said: it is never found again.
+        searchable = own is None or not own.names.issuperset(call.name for call in said.calls)
+        longest = most = 4 * context.budget.message_tokens
+        fits = True
+        while True:
+            segment = said.segment(longest, quoted)
+            tokens = context.count(segment)
+            if longest == most:
+                yield from self._review.run(min(tokens, context.longest_message), turn.vector)
+            if self._review.must_free(tokens) <= 0:
+                break
+            if longest < _SHORTEST_RESULT_CHARS:
+                fits = False
+                break
+            longest //= 2
+        session_id = memory.session.id
+        with memory.archive.write() as transaction:
+            segment = transaction.add_segment(
+                session_id,
+                turn.row.number,
+                segment,
+                searchable=searchable,
+                state="live" if fits else "archived",
+            )
+            if fits:
+                entry = WindowEntry(segment.id, segment.id, "prompt", None)
+                transaction.set_window(session_id, [*context.snapshot(), entry])
+        if fits:
+            context.put(memory.segment(segment.id))
+        turn.pieces.clear()
+        return fits
+
+
+def _normal(call: ToolCall) -> ToolCall:
+    """The call as the store keeps it."""
+    return ToolCall(*map(normalize_text, (call.id, call.name, call.arguments)))
+
+
+def _canonical(arguments: str) -> str:
+    """Arguments so that two spellings of the same are the same."""
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _ended(completion: Completion) -> FinishReason:
+    """Why a reply ended, where its last calls were not run."""
+    return "stop" if completion.finish_reason == "tool_calls" else completion.finish_reason
