@@ -14,6 +14,8 @@ from agentmem.segment import Segment, Trust
 from agentmem.telling import COMMON, TERM, telling_terms
 
 _NUMBER = re.compile(r"\d[\d.,:/-]*\d")
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+")
+"""Where another sentence begins, with a capital that makes no name."""
 _UNSPACED = "\u2e80"
 """From here on, most scripts are written without spaces: pairs of characters stand for words."""
 _SEQUENCE = 3
@@ -52,7 +54,11 @@ def ground(text: str, segments: Iterable[Segment]) -> Grounds:
     for segment in segments:
         said = _said(segment)
         said_terms, said_sequences = _terms(said), _sequences(said)
-        held = (sequences & said_sequences) | (telling & said_terms) | (terms & _telling(said))
+        held = (
+            (sequences & said_sequences)
+            | (telling & said_terms)
+            | (terms & _telling(_SENTENCE.sub("\n", said)))
+        )
         if segment.trust < Trust.USER:
             foreign |= held
             continue

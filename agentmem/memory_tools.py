@@ -80,7 +80,7 @@ class MemoryTools:
         return self._edited(self._memory.blocks.append(label, text, by=by))
 
     def core_memory_replace(self, label: str, old_text: str, new_text: str) -> str:
-        """Change a passage of core memory.
+        """Change part of a block.
 
         Args:
             label: Which block.
@@ -92,7 +92,7 @@ class MemoryTools:
         return self._edited(self._memory.blocks.replace(label, old_text, new_text, by=by))
 
     def core_memory_rewrite(self, label: str, text: str) -> str:
-        """Write a block anew.
+        """Replace a whole block.
 
         Args:
             label: Which block.

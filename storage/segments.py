@@ -340,7 +340,10 @@ def said_ids(
     until: float,
     not_in: tuple[int, int],
 ) -> list[int]:
-    """Ids of what was said and may be found: by whom, from when to when, but in one turn."""
+    """Ids of what was said and may be found: by whom, from when to when, but for one turn.
+
+    Parts of documents are found whenever they were said: nobody has them in view.
+    """
     session_id, turn = not_in
     query = (
         select_segments(user_id)
@@ -350,7 +353,9 @@ def said_ids(
             segments.c.kind.in_(("turn", "tool_exchange", "document_part")),
             segments.c.created >= since,
             segments.c.created < until,
-            (segments.c.session_id != session_id) | (segments.c.turn != turn),
+            (segments.c.session_id != session_id)
+            | (segments.c.turn != turn)
+            | (segments.c.kind == "document_part"),
         )
         .order_by(segments.c.id)
     )

@@ -263,7 +263,7 @@ class Archive:
         Args:
             origin: who wrote them; None is anybody.
             since, until: seconds since the epoch, the second not included.
-            not_in: a session and a turn whose segments are left out.
+            not_in: a session and a turn whose messages and tool exchanges are left out.
         """
         with self._read() as (connection, user_id):
             return segments.said_ids(

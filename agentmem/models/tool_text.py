@@ -40,10 +40,11 @@ def plain_message(message: Message) -> tuple[str, str]:
 def tools_text(tools: Sequence[Tool]) -> str:
     """What a model must know to call the tools: one signature a line, a fifth of their schemas.
 
-    A type that is not named is a string's, `?` may be left out: a grammar sees to both.
+    Types of strings and of what may be left out (`?`) are not named: the grammar holds a call to
+    them.
     """
     lines = ['To call a tool, reply with nothing but {"name": ..., "arguments": {...}}. Tools:']
-    lines += [f"- {_signature(tool)}: {tool.description}" for tool in tools]
+    lines += [f"{_signature(tool)}: {tool.description}" for tool in tools]
     return "\n".join(lines)
 
 
@@ -105,9 +106,11 @@ def _signature(tool: Tool) -> str:
     required = set(tool.parameters.get("required", ()))
     fields = []
     for name, schema in properties.items():
-        kind = _type_name(schema)
-        mark = "" if name in required else "?"
-        fields.append(f"{name}{mark}" if kind == "string" else f"{name}{mark}: {kind}")
+        if name in required:
+            kind = _type_name(schema)
+            fields.append(name if kind == "string" else f"{name}: {kind}")
+        else:
+            fields.append(f"{name}?")
     return f"{tool.name}({', '.join(fields)})"
 
 
