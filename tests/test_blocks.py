@@ -73,8 +73,12 @@ def test_every_version_is_a_segment_made_from_the_one_before(agent: Agent, block
     assert agent.model.kv is not None and agent.model.kv.has(ids[2] or 0)
 
 
-def _filled(blocks: Blocks) -> None:
-    blocks.rewrite("human", "Name: Ann\nLikes tea\nLikes tea late")
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent with a block, for what changes nothing."""
+    with make_agent(tmp_path_factory.mktemp("filled"), budget=1000) as opened:
+        opened.memory.blocks.rewrite("human", "Name: Ann\nLikes tea\nLikes tea late")
+        yield opened
 
 
 @pytest.mark.parametrize(
@@ -105,9 +109,9 @@ def _filled(blocks: Blocks) -> None:
     ],
 )
 def test_what_is_refused_says_why_and_changes_nothing(
-    agent: Agent, blocks: Blocks, edit: Callable[[Blocks], object], words: str
+    filled: Agent, edit: Callable[[Blocks], object], words: str
 ) -> None:
-    _filled(blocks)
+    agent, blocks = filled, filled.memory.blocks
     before = (blocks.list(), blocks.history("human"), shown(agent), agent.context.snapshot())
     count = len(agent.memory.archive.session_segments(agent.memory.session.id))
     with pytest.raises(InvalidInput, match=words.replace("(", r"\(")):

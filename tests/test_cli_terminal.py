@@ -152,6 +152,15 @@ def test_memory_lists_the_newest_and_shows_one(screen: Screen) -> None:
     assert shown[5] == "My locker code is 58291."
 
 
+def test_blocks_shows_core_memory(screen: Screen) -> None:
+    screen.agent.memory.blocks.append("human", "Name: [red]Ann\x1b[2J")
+    shown = screen.type("/blocks human", "/blocks", "/blocks pets")
+    tokens = screen.agent.memory.blocks.get("human").num_tokens
+    head = f"human (what is known of the user): {tokens} of 128 tokens, version 1"
+    assert shown[:3] == [head, r"Name: [red]Ann\x1b[2J", head]
+    assert shown[-2] == "(empty)" and shown[-1].startswith("error: There is no block 'pets'")
+
+
 def test_search_finds_what_was_said(screen: Screen) -> None:
     screen.type("My locker code is 58291.", "It rains.")
     shown = screen.type("/search locker code")

@@ -110,10 +110,18 @@ REFUSED: list[tuple[Callable[[MemoryTools], object], str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """An agent for calls that change nothing."""
+    with make_agent(tmp_path_factory.mktemp("untouched"), budget=2000) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize(("call", "words"), REFUSED)
 def test_a_wrong_call_is_told_what_is_wrong_and_changes_nothing(
-    agent: Agent, tools: MemoryTools, call: Callable[[MemoryTools], object], words: str
+    untouched: Agent, call: Callable[[MemoryTools], object], words: str
 ) -> None:
+    agent, tools = untouched, MemoryTools(untouched.memory, "some-model")
     before = (agent.memory.blocks.list(), agent.memory.archive.passage_ids())
     with pytest.raises(InvalidInput, match=words):
         call(tools)

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, insert
 
 from agentmem.errors import SchemaNewer, StoreCorrupt
 from agentmem.segment import Message, Segment
 from agentmem.storage import check, migrate
 from agentmem.storage.archive import Store
+from agentmem.storage.engine import APPLICATION_ID
 from agentmem.storage.schema import SCHEMA_VERSION, metadata
 
 REBUILD = """
@@ -138,6 +141,47 @@ def test_an_older_store_is_copied_and_upgraded_with_its_rows(
     assert copy.stat().st_mode & 0o077 == 0
     assert rows(copy, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert rows(copy, "SELECT content FROM messages") == [("one",), ("two",)]
+
+
+def store_of_schema(path: Path, version: int) -> None:
+    """A store as that revision left it, with a user, a session and a segment."""
+    engine = create_engine(f"sqlite:///{path}")
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, f"{version:04}")
+        connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
+        said = Segment((Message("user", "one"),))
+        for table, values in {
+            "users": {"id": 1, "name": "ann"},
+            "sessions": {"id": 1, "user_id": 1, "name": "main", "created": 0.0, "settings": "{}"},
+            "segments": {"id": 1, "user_id": 1, "session_id": 1, "turn": 1, "kind": "turn",
+                         "origin": "user", "trust": 2, "created": 0.0, "state": "live",
+                         "content_hash": said.content_hash, "pinned": 0, "kept_until": 0,
+                         "recalls": 0, "used_turn": 0, "searchable": 0},
+            "messages": {"segment_id": 1, "ordinal": 0, "role": "user", "content": "one"},
+        }.items():  # fmt: skip
+            connection.execute(insert(metadata.tables[table]).values(values))
+    engine.dispose()
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
+def test_a_store_of_every_older_schema_is_upgraded_to_the_very_schema(
+    path: Path, version: int
+) -> None:
+    store_of_schema(path, version)
+    with Store.open(path) as store:
+        archive = store.for_user("ann")
+        (stored,) = archive.session_segments(archive.session("main", create=False).id)
+        assert stored.segment.text == "one"
+        assert archive.blocks() == [] and archive.passage_ids() == []
+        assert [finding.name for finding in store.check() if finding.status == "fail"] == []
+    fresh = path.with_name("fresh.db")
+    Store.open(fresh).close()
+    assert described(path) == described(fresh)
 
 
 @pytest.mark.parametrize(
