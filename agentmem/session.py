@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from agentmem.budget import Budget
@@ -67,12 +68,17 @@ class Session:
         self._recollection = recollection
         self._review = Review(memory, controller, recollection)
         functions = [*tools, *(memory_tools.functions if memory_tools is not None else ())]
+        by_name = {function.__name__: function for function in functions}
+        if len(by_name) < len(functions):
+            names = sorted(function.__name__ for function in functions)
+            twice = next(one for one, next_one in pairwise(names) if one == next_one)
+            raise InvalidInput(f"Two tools are called `{twice}`: rename one of them.")
         self._tools = tuple(map(describe, functions)) if model.capabilities.calls_tools else ()
         self._loop = ToolLoop(
             memory,
             model,
             self._review,
-            {function.__name__: function for function in functions},
+            by_name,
             memory_tools=memory_tools,
         )
         if self._tools:

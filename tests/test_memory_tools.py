@@ -18,7 +18,7 @@ from agentmem.memory_tools import MemoryTools
 from agentmem.models.base import Capabilities, Options, Part, Tool
 from agentmem.models.embed import HashEmbedder
 from agentmem.models.local import LocalModel
-from agentmem.models.scripted import ToolCalls
+from agentmem.models.scripted import ScriptItem, ToolCalls
 from agentmem.models.tool_text import tools_text
 from agentmem.segment import Message, Segment, Trust
 from agentmem.tools import describe
@@ -324,6 +324,19 @@ def test_tools_that_take_too_much_are_refused_when_asked_for_and_else_left_off(
         make_agent(tmp_path, mute, memory_tools=True, budget=BIG)
 
 
+def test_a_tool_that_has_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    def conversation_search(query: str) -> str:
+        """Search elsewhere.
+
+        Args:
+            query: For what.
+        """
+        return query
+
+    with pytest.raises(InvalidInput, match="Two tools are called `conversation_search`"):
+        make_agent(tmp_path, memory_tools=True, tools=[conversation_search], budget=BIG)
+
+
 def test_the_budget_a_refusal_names_is_enough(tmp_path: Path) -> None:
     with pytest.raises(BudgetTooSmall) as caught:
         make_agent(tmp_path, memory_tools=True, budget=600)
@@ -425,7 +438,7 @@ def test_a_model_may_read_the_prompt_before_it_writes(tmp_path: Path) -> None:
         seen.extend(m.content for part in prompt for m in part.messages if m.role == "system")
         return "Done."
 
-    edits = [
+    edits: list[ScriptItem] = [
         ToolCalls.of("core_memory_append", label="persona", text="Calm"),
         ToolCalls.of("core_memory_rewrite", label="persona", text="Calm and brief"),
         watch,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agentmem import Agent, Reply, ScriptedModel, Token
 from agentmem.errors import ModelUnavailable
 from agentmem.models.base import Options, Part
-from agentmem.models.scripted import ToolCalls
+from agentmem.models.scripted import ScriptItem, ToolCalls
 from agentmem.segment import Message, ToolCall
 from agentmem.tool_loop import ToolLimits
 from tests.agents import make_agent
@@ -108,7 +108,8 @@ def test_three_invalid_calls_in_a_row_end_it(tmp_path: Path, call: ToolCall) -> 
 
 def test_a_valid_call_between_invalid_ones_starts_the_count_anew(tmp_path: Path) -> None:
     wrong = [ToolCalls.of("nosuch", number=i) for i in range(4)]
-    script = [wrong[0], wrong[1], ToolCalls.of("count_up"), wrong[2], wrong[3], "Done."]
+    right = ToolCalls.of("count_up")
+    script: list[ScriptItem] = [wrong[0], wrong[1], right, wrong[2], wrong[3], "Done."]
     with agent_with(tmp_path, ScriptedModel(script)) as agent:
         assert agent.chat("Go").text == "Done."
 
