@@ -26,7 +26,7 @@ from sqlalchemy.schema import ForeignKeyConstraint, UniqueConstraint
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The newest revision in `migrations/versions`, also kept as SQLite's `user_version`."""
 
 metadata = MetaData(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
@@ -83,4 +83,4 @@ def upgrade() -> None:
         sqlite_with_rowid=False,
     )
     op.create_index(op.f("ix_passage_tags_segment_id"), "passage_tags", ["segment_id"])
-    op.execute("PRAGMA user_version=2")
+    op.execute("PRAGMA user_version=3")
