@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from agentmem.storage.archive import Archive as Archive
     from agentmem.storage.rows import BlockEdit as BlockEdit
     from agentmem.storage.rows import DecisionRow as DecisionRow
+    from agentmem.storage.rows import Fact as Fact
     from agentmem.storage.rows import SessionRow as SessionRow
     from agentmem.storage.rows import StoredSegment as StoredSegment
     from agentmem.storage.rows import TurnRow as TurnRow
@@ -70,6 +71,7 @@ _HOME = {
     "DecisionRow": "storage.rows",
     "Embedder": "models.base",
     "Explanation": "explain",
+    "Fact": "storage.rows",
     "Hit": "memory",
     "Imported": "importing",
     "Memory": "memory",
@@ -109,6 +111,7 @@ __all__ = [
     "DecisionRow",
     "Embedder",
     "Explanation",
+    "Fact",
     "Hit",
     "Imported",
     "Memory",

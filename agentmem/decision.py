@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from agentmem.segment import Segment, State
 
-Action = Literal["keep", "summarize", "drop", "pin", "bring_back", "forget"]
+Action = Literal["keep", "summarize", "drop", "pin", "unpin", "bring_back", "forget"]
 Source = Literal["controller", "policy", "user"]
 
 

@@ -14,6 +14,7 @@ _DONE = {
     "summarize": "summarized",
     "drop": "dropped",
     "pin": "pinned",
+    "unpin": "unpinned",
     "bring_back": "brought back",
     "forget": "forgotten",
 }

@@ -8,16 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.errors import InvalidInput
+from agentmem.facts.cues import is_former
 from agentmem.models.base import Embedder
-from agentmem.recall import Recall, Scored
+from agentmem.recall import Recall, Scored, newest_first
 from agentmem.storage.archive import Archive
 from agentmem.storage.text import normalize_text
+from agentmem.storage.fact_index import FactIndex
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 
 
 class Finder:
-    """The two indexes of one user, kept in step with the archive.
+    """The indexes of one user, kept in step with the archive.
 
     Args:
         archive: the truth that both indexes are built from.
@@ -31,6 +33,7 @@ class Finder:
         self._recall = recall
         self._vectors = VectorIndex(archive, embedder.name, embedder.dim)
         self._words = WordIndex(archive)
+        self.facts = FactIndex(archive)
 
     def embed(self, text: str) -> NDArray[np.float32]:
         """The vector of a text, shape (dim,)."""
@@ -66,6 +69,8 @@ class Finder:
     ) -> list[Scored]:
         """Every segment of the user by its nearness to the text, best first.
 
+        What holds no longer stands below what holds instead, unless the text asks for the past.
+
         Args:
             text: the query.
             vector: its embedding, where it is known already.
@@ -73,9 +78,10 @@ class Finder:
         """
         if vector is None:
             vector = self.embed(text)
-        return self._recall.rank(
+        ranked = self._recall.rank(
             text, vector, vectors=self._vectors, words=self._words, exclude=exclude
         )
+        return ranked if is_former(text) else newest_first(ranked, self.facts.successors(text))
 
     def search(self, query: str, among: Collection[int] | None = None) -> list[Scored]:
         """Every segment that has something of the query, best first.
@@ -107,3 +113,8 @@ class Finder:
     def between(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
         """Cosine similarity of segments to each other; None where one has no vector yet."""
         return self._vectors.between(pairs)
+
+    def near(self, segment_id: int) -> dict[int, float]:
+        """Cosine similarity of every embedded segment to one of them, by id."""
+        _, vectors = self._archive.embeddings(self._embedder.name, [segment_id])
+        return self.similarity(vectors[0]) if len(vectors) else {}

@@ -37,6 +37,7 @@ _REVERSE: Mapping[Action, Action] = {
     "drop": "bring_back",
     "summarize": "bring_back",
     "bring_back": "drop",
+    "unpin": "pin",
 }
 
 Summarizer = Callable[[Sequence[Segment]], tuple[Segment, str]]
@@ -181,6 +182,12 @@ class Ledger:
                 entry = context[stored.segment.id]
                 kept = replace(stored, kept_until=kept_until)
                 context.put(kept, via=entry.via, until_turn=entry.until_turn)
+        elif decision.action == "unpin":
+            transaction.set_pinned(ids, False)
+            for stored in touched:
+                entry = context[stored.segment.id]
+                unpinned = replace(stored, pinned=False)
+                context.put(unpinned, via=entry.via, until_turn=entry.until_turn)
         else:
             transaction.set_state(ids, "live")
             pinned = decision.action == "pin"
@@ -229,7 +236,7 @@ class Ledger:
             raise InvalidInput("Forgetting deletes: call `forget`.")
         for one in decision.segment_ids:
             inside = one in self._context
-            if decision.action in (*_LEAVES, "keep") and not inside:
+            if decision.action in (*_LEAVES, "keep", "unpin") and not inside:
                 raise InvalidInput(f"Segment {one} is not in the window.")
             if decision.action in _LEAVES:
                 entry = self._context[one]

@@ -20,6 +20,7 @@ from agentmem.decision import Action, Candidate, Decision
 from agentmem.errors import InvalidInput
 from agentmem.events import Decided
 from agentmem.explain import Explanation, explain
+from agentmem.facts.keeping import FactKeeper
 from agentmem.finder import Finder
 from agentmem.importing import Imported, import_file
 from agentmem.ledger import Ledger, Summarizer
@@ -29,7 +30,7 @@ from agentmem.passages import Passages
 from agentmem.recall import Recall
 from agentmem.segment import Segment, State
 from agentmem.storage.archive import Archive
-from agentmem.storage.rows import SessionRow, StoredSegment
+from agentmem.storage.rows import Fact, SessionRow, StoredSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class Hit:
         turn: the turn in which it was said.
         scores: the two scores it is made of, "vector" (cosine) and "words" (share of the
             query's words it covers).
+        facts: what it states, each with the time in which it held.
     """
 
     segment: Segment
@@ -50,6 +52,7 @@ class Hit:
     state: State
     turn: int
     scores: Mapping[str, float]
+    facts: tuple[Fact, ...] = ()
 
 
 class Memory:
@@ -86,6 +89,7 @@ class Memory:
         self.said_tokens = int(session.settings.get("said_tokens", 0))
         """Tokens of all messages and replies so far: what a dense cache would hold."""
         self.finder = Finder(archive, embedder, self.recall)
+        self.fact_keeper = FactKeeper(archive, self.finder.facts, self.finder.near)
         self.ledger = Ledger(archive, session, context, kv=kv, let_go=let_go, summarizer=summarizer)
 
         self.blocks = Blocks(archive, session, context, lambda: self.turn)
@@ -115,9 +119,26 @@ class Memory:
                 self.state(one),
                 one.turn,
                 {"vector": scored.cosine or 0.0, "words": scored.words},
+                tuple(self.finder.facts.of(scored.segment_id)),
             )
             for scored, one in zip(ranked, stored, strict=True)
         ]
+
+    def facts(self, query: str | None = None, at: float | None = None) -> list[Fact]:
+        """What was stated, the newest first, each with the time in which it held.
+
+        Args:
+            query: only what the nearest segments state, and what took its place or had it before.
+            at: only what held at this moment, in seconds since the epoch.
+        """
+        facts = self.finder.facts.facts()
+        if query is not None:
+            near = {hit.segment.id for hit in self.search(query)}
+            about = {fact.about for fact in facts if near & set(fact.segment_ids)}
+            facts = [fact for fact in facts if fact.about in about]
+        if at is not None:
+            facts = [fact for fact in facts if fact.held_at(at)]
+        return sorted(facts, key=lambda fact: (-fact.said_at, -fact.id))
 
     def segment(self, segment_id: int) -> StoredSegment:
         """One segment with what the archive knows of it.

@@ -12,8 +12,8 @@ worth bringing back: small talk recalls next to nothing. It reads the two indexe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,21 @@ class Scored:
         score: sum of the two z-scores, the second weighted by coverage.
         cosine: of the embeddings, in [-1, 1]; None while the segment has none.
         words: share of the query's words the segment covers, by their weight, in [0, 1].
+        for_older: the nearness of what it took the place of and stands above, where that is more
+            than its own; -1 for none.
     """
 
     segment_id: int
     score: float
     cosine: float | None
     words: float
+    for_older: float = -1.0
+
+    @property
+    def nearness(self) -> float:
+        """Its cosine, or its share of words without one; that of what it replaced if higher."""
+        own = self.words if self.cosine is None else self.cosine
+        return max(own, self.for_older)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +124,39 @@ class Recall:
         return [
             scored
             for scored in ranked[: self.max_segments]
-            if scored.score >= ranked[0].score - margin
-            and (scored.words if scored.cosine is None else scored.cosine) >= min_cosine
+            if scored.score >= ranked[0].score - margin and scored.nearness >= min_cosine
         ]
+
+
+def newest_first(ranked: list[Scored], successors: Mapping[int, Collection[int]]) -> list[Scored]:
+    """The same segments, none whose words hold no longer above one that says what holds instead.
+
+    A successor that stands below is lifted to just above what it took the place of, and scores as
+    high: so one brings the other, and neither is lost.
+
+    Args:
+        ranked: segments, best first.
+        successors: by segment, those that say what holds instead; any of them will do.
+    """
+    by_id = {scored.segment_id: scored for scored in ranked}
+    placed: dict[int, Scored] = {}
+
+    def place(scored: Scored, above: Scored | None, path: tuple[int, ...]) -> None:
+        one = scored.segment_id
+        if one in placed or one in path:
+            return
+        if above is not None:
+            lifted = max(scored.score, above.score)
+            scored = replace(scored, score=lifted, for_older=above.nearness)
+        newer = [each for each in successors.get(one, ()) if each in by_id and each not in path]
+        if newer and not any(each in placed for each in newer):
+            best = max(newer, key=lambda each: by_id[each].score)
+            place(by_id[best], scored, (*path, one))
+        placed[one] = scored
+
+    for scored in ranked:
+        place(scored, None, ())
+    return list(placed.values())
 
 
 def _without(

@@ -21,9 +21,11 @@ from agentmem.controller import Controller
 from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
 from agentmem.events import Event, Recalled, Reply, TurnKey, Usage
+from agentmem.facts.extraction import PatternExtractor
 from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
 from agentmem.models.base import ChatModel, Completion, Options, complete
+from agentmem.pinning import StandingPins
 from agentmem.recollection import Recollection
 from agentmem.review import Review
 from agentmem.segment import Message, Segment
@@ -35,6 +37,9 @@ from agentmem.turn import Generation, Turn
 from agentmem.usage import measure
 
 MAX_MESSAGE_CHARS = 16 * 2**20
+_SEGMENTS_READ = 4
+"""Segments read for facts after a turn: its own, and what a turn cut short left unread."""
+_PATTERNS = PatternExtractor()
 
 
 class Session:
@@ -81,6 +86,7 @@ class Session:
             by_name,
             memory_tools=memory_tools,
         )
+        self._pins = StandingPins(memory)
         if self._tools:
             memory.context.fixed_tokens = model.count_tools(self._tools)
             core = [entry for entry in memory.context if entry.segment.kind == "core_block"]
@@ -143,8 +149,11 @@ class Session:
             partial = "".join(current.pieces)
             if partial:
                 self._commit(current, Completion(partial, "interrupted"))
+                self._pins.notice(current.user, current.row.text)
             raise
-        yield self._commit(current, completion)
+        answered = self._commit(current, completion)
+        yield from self._pins.notice(current.user, current.row.text)
+        yield answered
 
     def _begin(self, text: str, turn: TurnKey | None) -> Turn:
         """Commit the user's message, or find it where it was committed before."""
@@ -278,6 +287,7 @@ class Session:
             )
         if text:
             self.context.put(memory.segment(segment.id))
+        memory.fact_keeper.extract_pending(_PATTERNS, limit=_SEGMENTS_READ)
         self.usage = measure(
             memory,
             completion,

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from agentmem.errors import StoreCorrupt
-from agentmem.storage import blocks, encoding, passages, word_rows
+from agentmem.storage import blocks, encoding, facts, passages, word_rows
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
 from agentmem.storage.rows import Finding
@@ -178,6 +178,15 @@ def core_memory(connection: Connection) -> Finding:
     return Finding("core memory", "fail", message, _RESTORE)
 
 
+def fact_spans(connection: Connection) -> Finding:
+    """Whether every fact has evidence, and holds when its evidence says."""
+    wrong = facts.misplaced(connection)
+    if not wrong:
+        return Finding("facts", "ok", "Every fact holds when its evidence says.")
+    message = f"{len(wrong)} facts differ from what was said: {wrong[:10]}."
+    return Finding("facts", "fail", message, _RESTORE)
+
+
 def counts(connection: Connection) -> Finding:
     """How much there is."""
     numbers = [
@@ -189,7 +198,7 @@ def counts(connection: Connection) -> Finding:
 
 _SQL_CHECKS: tuple[Callable[[Connection], Finding], ...] = (
     integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, core_memory,
-    counts,
+    fact_spans, counts,
 )  # fmt: skip
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from agentmem.decision import Decision
-from agentmem.segment import Segment, State
+from agentmem.segment import Segment, State, Trust
 
 TurnStatus = Literal["unanswered", "answered"]
 WindowVia = Literal["prompt", "kv", "text"]
-ChangeOp = Literal["add", "embed", "state", "forget"]
+ChangeOp = Literal["add", "embed", "state", "fact", "forget"]
 BlockOperation = Literal["append", "replace", "rewrite", "undo"]
 FindingStatus = Literal["ok", "warn", "fail"]
 
@@ -160,6 +160,97 @@ class BlockEdit:
     created: float = 0.0
     segment_id: int | None = None
     restored: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One statement in one segment: the evidence of a fact, in the words it was said in.
+
+    Args:
+        subject: whose and what, as the statement has it.
+        value: what it gives; None where no value can be told from the rest.
+        text: the statement, a sentence.
+        segment_id: where it was said.
+        written_by: who read it there: "patterns", or a model's name.
+        ordinal: which of the statements that one read in the segment, from 0.
+        ended: it says that this is so no longer.
+        turn, said_at: when it was said, as the turn's number and in seconds since the epoch.
+        trust: of the segment.
+    """
+
+    subject: str
+    value: str | None
+    text: str
+    segment_id: int
+    written_by: str
+    ordinal: int = 0
+    ended: bool = False
+    turn: int = 0
+    said_at: float = 0.0
+    trust: Trust = Trust.USER
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that was stated, and from when to when it held.
+
+    Args:
+        about: the same number for all facts about the same thing, whatever they say of it.
+        sources: its evidence, the oldest first; never empty.
+        valid_from: seconds since the epoch; None where all that is known is that it once held.
+        valid_to: the moment from which it holds no longer; None while it holds.
+    """
+
+    id: int
+    about: int
+    sources: tuple[Source, ...]
+    valid_from: float | None = None
+    valid_to: float | None = None
+
+    @property
+    def subject(self) -> str:
+        """Whose and what, as it was first said."""
+        return self.sources[0].subject
+
+    @property
+    def value(self) -> str | None:
+        """Its value, where one can be told."""
+        return self.sources[0].value
+
+    @property
+    def statement(self) -> str:
+        """The sentence that first stated it."""
+        return self.sources[0].text
+
+    @property
+    def turn(self) -> int:
+        """The number of the turn it was first said in."""
+        return self.sources[0].turn
+
+    @property
+    def said_at(self) -> float:
+        """When it was first said."""
+        return self.sources[0].said_at
+
+    @property
+    def segment_ids(self) -> tuple[int, ...]:
+        """The segments it was said in, the oldest first."""
+        return tuple(dict.fromkeys(source.segment_id for source in self.sources))
+
+    @property
+    def trust(self) -> Trust:
+        """The least trust of its sources."""
+        return min(source.trust for source in self.sources)
+
+    @property
+    def written_by(self) -> str:
+        """Who first read it."""
+        return self.sources[0].written_by
+
+    def held_at(self, seconds: float) -> bool:
+        """Whether it is known to have held at a moment."""
+        began = self.valid_from is not None and self.valid_from <= seconds
+        return began and (self.valid_to is None or seconds < self.valid_to)
 
 
 @dataclass(frozen=True, slots=True)

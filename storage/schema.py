@@ -26,7 +26,7 @@ from sqlalchemy.schema import ForeignKeyConstraint, UniqueConstraint
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """The newest revision in `migrations/versions`, also kept as SQLite's `user_version`."""
 
 metadata = MetaData(
@@ -261,6 +261,43 @@ passage_tags = Table(
     _to("user_id", "users.id", primary_key=True),
     Column("tag", Text, primary_key=True, nullable=False),
     _to("segment_id", "segments.id", primary_key=True),
+
+facts = Table(
+    "facts",
+    metadata,
+    _id(),
+    _to("user_id", "users.id"),
+    # Facts about the same thing share a number: the id of the first of them, which may be gone.
+    _integer("about"),
+    Column("valid_from", REAL),
+    Column("valid_to", REAL),
+    Index(None, "user_id", "about"),
+    **_NUMBERED,
+)
+
+fact_sources = Table(
+    "fact_sources",
+    metadata,
+    _to("user_id", "users.id", primary_key=True),
+    _to("segment_id", "segments.id", primary_key=True),
+    Column("written_by", Text, primary_key=True, nullable=False),
+    _integer("ordinal", primary_key=True),
+    _to("fact_id", "facts.id"),
+    _text("subject"),
+    _text("value", nullable=True),
+    _text("statement"),
+    _integer("ended"),
+    Index(None, "segment_id"),
+    Index(None, "fact_id"),
+    **_KEYED,
+)
+
+fact_reads = Table(
+    "fact_reads",
+    metadata,
+    _to("user_id", "users.id", primary_key=True),
+    _to("segment_id", "segments.id", primary_key=True),
+    Column("extractor", Text, primary_key=True, nullable=False),
     Index(None, "segment_id"),
     **_KEYED,
 )

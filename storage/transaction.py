@@ -22,12 +22,20 @@ from agentmem.storage import (
     decisions,
     embeddings,
     passages,
+    facts,
     segments,
     sessions,
     windows,
     word_rows,
 )
-from agentmem.storage.rows import BlockEdit, ChangeOp, StoredSegment, TurnRow, WindowEntry
+from agentmem.storage.rows import (
+    BlockEdit,
+    ChangeOp,
+    Source,
+    StoredSegment,
+    TurnRow,
+    WindowEntry,
+)
 from agentmem.storage.text import check_name, check_text
 
 
@@ -77,6 +85,7 @@ class Transaction:
         """Delete a session and everything in it; how many segments that was."""
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
+        self._remove_facts(ids)
         sessions.remove(self._connection, session_id)
         self._log("forget", ids)
         self.removed_sessions.append(session_id)
@@ -239,11 +248,37 @@ class Transaction:
         names = [check_name(tag, "A tag") for tag in tags]
         passages.add_tags(self._connection, self._user_id, segment_id, names)
 
+    def add_statement(self, source: Source, about: int | None = None) -> int:
+        """Take in a statement: a fact of its own, or more evidence of one that is known.
+
+        Args:
+            source: what was said; turn, time and trust are its segment's.
+            about: the number of what it is about; None where nothing is known of that yet.
+
+        Returns:
+            The number of what it is about.
+
+        Raises:
+            SegmentNotFound: the segment is not this user's.
+            InvalidInput: its words are none the store can keep.
+        """
+        segments.check_owner(self._connection, self._user_id, [source.segment_id])
+        for text in (source.subject, source.value or "", source.text):
+            check_text(text, "A statement")
+        about = facts.add(self._connection, self._user_id, about, source)
+        self._log("fact", facts.settle(self._connection, self._user_id, about))
+        return about
+
+    def mark_read(self, segment_id: int, extractor: str) -> None:
+        """Note that an extractor of facts has read a segment."""
+        (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
+        facts.mark_read(self._connection, self._user_id, segment_id, extractor)
+
     def forget(self, segment_id: int) -> None:
         """Delete a segment's text, words and vectors for good; its id stays, forgotten.
 
         A version of a block goes from the block's history too, a passage's tags with it. Words of
-        it are taken out of its turn and of decisions about it. Segments made from it or
+        it are taken out of its turn, of decisions about it and of facts. Segments made from it or
         quoting it are the caller's to find (`Archive.children`) and forget.
         """
         found = segments.load(self._connection, self._user_id, [segment_id])[0]
@@ -261,6 +296,7 @@ class Transaction:
         passages.remove_tags(self._connection, segment.id)
         word_rows.remove(self._connection, segment.id)
         embeddings.remove(self._connection, segment.id)
+        self._remove_facts([segment.id])
         segments.forget(self._connection, segment.id)
         self._log("forget", [segment.id])
 
@@ -273,6 +309,13 @@ class Transaction:
             if turn < self._answers_scrubbed.get(session_id, 2**63):
                 decisions.scrub_answers(self._connection, session_id, turn)
                 self._answers_scrubbed[session_id] = turn
+
+    def _remove_facts(self, ids: Sequence[int]) -> None:
+        """Take out what was said in segments; facts that others state too go on without it."""
+        touched = facts.abouts(self._connection, self._user_id, ids)
+        facts.remove_sources(self._connection, self._user_id, ids)
+        for about in sorted(touched):
+            self._log("fact", facts.settle(self._connection, self._user_id, about))
 
     def _check_session(self, session_id: int) -> None:
         sessions.check_owner(self._connection, self._user_id, session_id)

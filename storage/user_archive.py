@@ -19,6 +19,7 @@ from agentmem.storage import (
     decisions,
     embeddings,
     passages,
+    facts,
     segments,
     sessions,
     windows,
@@ -32,6 +33,7 @@ from agentmem.storage.rows import (
     BlockRow,
     Change,
     DecisionRow,
+    Fact,
     SessionRow,
     StoredSegment,
     TurnRow,
@@ -63,6 +65,7 @@ class Archive:
         self._clock = clock
         self._known_id = sessions.NO_USER
         self._embedded_up_to: dict[str, int] = {}
+        self._read_up_to: dict[str, int] = {}
 
     @contextmanager
     def _read(self) -> Iterator[tuple[Connection, int]]:
@@ -317,6 +320,28 @@ class Archive:
         """
         with self._read() as (connection, user_id):
             return decisions.load(connection, user_id, decision_id)
+
+    # Facts.
+
+    def facts(self, segment_ids: Iterable[int] | None = None) -> list[Fact]:
+        """All facts by id, or those about what was said in some segments."""
+        with self._read() as (connection, user_id):
+            return facts.load(connection, user_id, segment_ids)
+
+    def unread(self, extractor: str, limit: int = 256) -> list[StoredSegment]:
+        """What the user said that an extractor of facts has not read yet, by id."""
+        with self._read() as (connection, user_id):
+            newest = segments.last_id(connection, user_id)
+            query = facts.unread(user_id, extractor, self._read_up_to.get(extractor, 0))
+            rows = connection.execute(query.limit(limit)).all()
+            found = segments.assemble(connection, rows)
+        self._read_up_to[extractor] = found[0].segment.id - 1 if found else newest
+        return found
+
+    def echoes(self, segment_ids: Iterable[int]) -> dict[int, int]:
+        """Replies given in the turns that segments were said in, each with its segment."""
+        with self._read() as (connection, user_id):
+            return facts.echoes(connection, user_id, list(segment_ids))
 
     # What derived tiers read.
 

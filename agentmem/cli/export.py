@@ -3,6 +3,7 @@
     {"type": "manifest", "format": 1, "user": ..., "counts": {...}, "sha256": ...}
     {"type": "session", ...}    each followed by its turns, segments and decisions
     {"type": "block", ...}      each followed by its edits, whose texts are those of their segments
+    {"type": "fact", ...}       what was stated in any of them, and while it held
 
 The hash is of everything after the manifest's line. A file appears whole or not at all.
 """
@@ -103,7 +104,7 @@ def write_export(archive: Archive, stream: IO[bytes]) -> dict[str, Any]:
 
 
 def rows(archive: Archive) -> Iterator[dict[str, Any]]:
-    """Every row of a user: each session with its turns, segments and decisions, then blocks."""
+    """Every row of a user: each session with its turns, segments and decisions; blocks; facts."""
     from agentmem.cli import records
 
     for session in archive.sessions():
@@ -118,6 +119,8 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
                 yield records.segment_json(stored) | filed | {"session": session.name}
         for row in reversed(archive.decisions(session_id=session.id, limit=2**31)):
             yield records.decision_json(row) | {"session": session.name}
+    for fact in archive.facts():
+        yield records.fact_json(fact)
 
     names = {session.id: session.name for session in archive.sessions()}
     for block in archive.blocks():

@@ -26,6 +26,7 @@ from agentmem.cli import (
     db,
     doctor,
     export,
+    facts,
     import_,
     memory,
     sessions,
@@ -51,6 +52,7 @@ chat.register(app)
 ask.register(app)
 memory.register(app)
 blocks.register(app)
+facts.register(app)
 stats.register(app)
 export.register(app)
 import_.register(app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentmem import Block, BlockEdit, DecisionRow, Hit, SessionRow, StoredSegment, TurnRow
+    from agentmem import Block, BlockEdit, DecisionRow, Fact, Hit, SessionRow, StoredSegment, TurnRow
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
@@ -19,6 +19,26 @@ def hit_json(hit: Hit) -> dict[str, Any]:
         "turn": hit.turn,
         "origin": hit.segment.origin,
         "text": hit.segment.text,
+        "facts": [fact_json(fact) for fact in hit.facts],
+    }
+
+
+def fact_json(fact: Fact) -> dict[str, Any]:
+    """A fact as a JSON object; moments in seconds since the epoch."""
+    return {
+        "type": "fact",
+        "id": fact.id,
+        "about": fact.about,
+        "subject": fact.subject,
+        "value": fact.value,
+        "statement": fact.statement,
+        "turn": fact.turn,
+        "said_at": fact.said_at,
+        "valid_from": fact.valid_from,
+        "valid_to": fact.valid_to,
+        "trust": fact.trust.name.lower(),
+        "written_by": fact.written_by,
+        "segments": list(fact.segment_ids),
     }
 
 

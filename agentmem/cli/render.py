@@ -21,7 +21,7 @@ from rich.text import Text
 from agentmem.events import Decided, Event, Recalled, Usage
 
 if TYPE_CHECKING:
-    from agentmem import Block, BlockVersion, DecisionRow, Hit, StoredSegment
+    from agentmem import Block, BlockVersion, DecisionRow, Fact, Hit, StoredSegment
 
 # C0 but tab and newline, DEL, C1, line and paragraph separators, and every bidi mark, embedding,
 # override and isolate: what moves a cursor, sets a title or clipboard, or reorders what is read.
@@ -108,10 +108,33 @@ def hits_table(hits: Iterable[Hit]) -> Table:
     """What a search found, best first."""
     rows = [
         (hit.segment.id, hit.score, hit.state, hit.turn, hit.segment.origin,
-         preview(hit.segment.text))
+         preview(hit.segment.text) + _held(hit.facts))
         for hit in hits
     ]  # fmt: skip
     return table("id", "score", "state", "turn", "from", "text", rows=rows)
+
+
+def _held(facts: Sequence[Fact]) -> str:
+    """When what a segment states held, where it holds no longer."""
+    ended = [f"{fact.value or fact.subject} {_interval(fact)}" for fact in facts if fact.valid_to]
+    return f" [{preview('; '.join(ended), 120)}]" if ended else ""
+
+
+def _interval(fact: Fact) -> str:
+    if fact.valid_to is None:
+        return f"since {when(fact.valid_from or 0)}"
+    began = "" if fact.valid_from is None else f"{when(fact.valid_from)} "
+    return f"{began}until {when(fact.valid_to)}"
+
+
+def facts_table(facts: Iterable[Fact]) -> Table:
+    """Facts, one a line, with the time in which each held."""
+    rows = [
+        (fact.id, fact.turn, _interval(fact), " ".join(map(str, fact.segment_ids)),
+         preview(fact.value or "", 40), preview(fact.statement))
+        for fact in facts
+    ]  # fmt: skip
+    return table("id", "turn", "held", "segments", "value", "statement", rows=rows)
 
 
 def segments_table(segments: Iterable[StoredSegment]) -> Table:

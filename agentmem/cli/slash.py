@@ -107,6 +107,10 @@ class SlashCommands:
         for block in [blocks.get(argument)] if argument else blocks.list():
             self.say(render.block_text(block))
 
+    def facts(self, argument: str) -> None:
+        """List what was stated, and from when to when it held."""
+        self.console.print(render.facts_table(self.agent.memory.facts(argument or None)))
+
     def undo(self, argument: str) -> None:
         """Revert a decision; the newest where none is named."""
         ids = self._ids("undo", argument, at_most=1) if argument else [None]
@@ -151,6 +155,7 @@ COMMANDS: dict[str, Command] = {
     "memory": Command("[ID]", "the newest segments, or one in full", SlashCommands.memory),
     "why": Command("ID", "what was decided about a segment, and why", SlashCommands.why),
     "search": Command("WORDS", "search everything that was said", SlashCommands.search),
+    "facts": Command("[WORDS]", "what was stated, and while it held", SlashCommands.facts),
     "keep": Command("ID...", "do not offer these to the controller for a while", _verb("keep")),
     "summarize": Command("ID...", "replace these by one summary", _verb("summarize")),
     "drop": Command("ID...", "take these out of the window", _verb("drop")),

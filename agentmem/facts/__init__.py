@@ -1,0 +1,1 @@
+"""Facts: what sentences state, about what, and which statement took another's place."""

@@ -1,0 +1,54 @@
+"""Cutting a text into sentences and a sentence into clauses.
+
+Only punctuation and small words are looked at: "Dr. Osei" and "14.20" stay whole, a quotation or a
+line of code is whatever its punctuation makes of it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+MAX_SENTENCE_CHARS = 400
+"""A longer stretch without an end is a list or data, not a sentence."""
+
+_SHORTENED = (
+    r"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bSt)(?<!\bNo)(?<!\bMrs)(?<!\bvs)(?<!\bProf)(?<!\bHr)(?<!\bFr)"
+    r"(?<!\be\.g)(?<!\bi\.e)(?<!\bz\.B)(?<!\b[A-Z])"
+)
+_END = re.compile(rf"{_SHORTENED}(?<=[.!?؟])[\"'”’)]*(?=\s|$)\s*|(?<=[。！？])\s*|\n+")
+_ABBREVIATED = re.compile(r"\b(?:Dr|Mrs?|Ms|St|No|vs|Prof|Hr|Fr|e\.g|i\.e|z\.B|[A-Z])\.$")
+_CLAUSE = re.compile(
+    r"\s*[;:—–…]\s+|\s+-\s+|[；，]|,\s+(?:(?:so|and|but|because|since|und|aber|sondern|et|mais|y"
+    r"|pero)\s+)?"
+    r"|\s+(?:so|and|but|because|und|aber|sondern|mais|pero)\s+"
+    r"(?=(?:(?:now|then|that's|jetzt)\s+)?(?:i|we|he|she|it|they|my|our|you|his|her|the|there|ich"
+    r"|wir"
+    r"|er|sie|es|mein\w*|unser\w*|je|j'|nous|il|elle|mon|ma|yo|mi)\b|(?:(?:Mrs?|Ms"
+    r"|Dr)\.\s+)?(?-i:[A-Z])\w+\s+\w+\s+(?:my|our)\b"
+    r"|started|joined|took|moved|bought|put|switched|adopted|opened)",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=512)
+def sentences(text: str) -> tuple[str, ...]:
+    """The sentences of a text, in order; stretches too long to be one are left out."""
+    found: list[str] = []
+    pending = ""
+    for piece in _END.split(text):
+        piece = f"{pending} {piece}".strip() if pending else piece.strip()
+        if _ABBREVIATED.search(piece):
+            pending = piece
+            continue
+        pending = ""
+        if piece:
+            found.append(piece)
+    if pending:
+        found.append(pending)
+    return tuple(one for one in found if len(one) <= MAX_SENTENCE_CHARS)
+
+
+def clauses(sentence: str) -> list[str]:
+    """The clauses of a sentence, in order, without what joined them."""
+    return [one.strip() for one in _CLAUSE.split(sentence) if one and one.strip()]

@@ -1,0 +1,117 @@
+"""Pinning what the user wants to hold from now on, by itself, within a share of the window.
+
+Each pin is a decision, so that `why` explains it and `undo` takes it back; so is each unpinning: of
+an instruction that a newer one replaces, and of the oldest where all together would take too much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentmem.decision import Action, Decision
+from agentmem.events import Decided
+from agentmem.memory import Memory
+from agentmem.segment import Message, Segment, Trust
+from agentmem.standing import standing_instructions, takes_the_place
+from agentmem.storage.rows import StoredSegment
+
+MAKER = "standing"
+SHARE = 5
+"""All standing instructions together take at most this part of the budget: a fifth."""
+_MOST_CHARS = 20_000
+_QUOTE_CHARS = 80
+
+
+@dataclass(frozen=True)
+class StandingPins:
+    """Keeps standing instructions of one session pinned.
+
+    Args:
+        memory: with the window.
+    """
+
+    memory: Memory
+
+    def notice(self, user: StoredSegment, text: str) -> list[Decided]:
+        """Pin what a message wants to hold from now on; what that decided.
+
+        Args:
+            user: the message's segment, answered and in the window.
+            text: the message, whole.
+        """
+        if user.segment.origin != "user" or user.segment.trust < Trust.USER:
+            return []
+        said = standing_instructions(text[:_MOST_CHARS])
+        if not said:
+            return []
+        memory, limit = self.memory, self.memory.context.budget.max_tokens // SHARE
+        quote = " ".join(said)
+        pinned = self._pinned()
+        replaced = [one for one in pinned if _is_replaced(_instructions(one), said)]
+        decisions = [
+            self._decision("unpin", one, f"A newer instruction replaces it: “{_short(quote)}”")
+            for one in replaced
+        ]
+        segment = self._what_to_pin(user, quote, limit)
+        reason = f"The user wants this from now on: “{_short(quote)}”"
+        pin = self._decision("pin", segment.id, reason)
+        tokens = memory.context.count(segment)
+        if tokens > limit:
+            why = f"It takes {tokens} tokens; standing instructions may take {limit} together."
+            return [memory.ledger.refuse(pin, why)]
+        left = [one for one in pinned if one not in replaced and one.segment.id != segment.id]
+        taken = tokens + sum(memory.context.count(one.segment) for one in left)
+        while taken > limit:
+            oldest = left.pop(0)
+            taken -= memory.context.count(oldest.segment)
+            full = f"Standing instructions would take more than {limit} tokens; it is the oldest."
+            decisions.append(self._decision("unpin", oldest, full))
+        return memory.ledger.apply_all([*decisions, pin])
+
+    def _pinned(self) -> list[StoredSegment]:
+        """What is pinned by a decision of this kind that stands, the oldest first."""
+        return [
+            entry.stored
+            for entry in sorted(self.memory.context, key=lambda entry: entry.id)
+            if entry.pinned and self._is_ours(entry.id)
+        ]
+
+    def _is_ours(self, segment_id: int) -> bool:
+        rows = self.memory.archive.decisions(segment_id=segment_id)
+        pins = [row for row in rows if row.decision.action == "pin" and row.undone_by is None]
+        return bool(pins) and pins[0].decision.maker == MAKER
+
+    def _what_to_pin(self, user: StoredSegment, quote: str, limit: int) -> Segment:
+        """The message; of a long one only the sentences, as a part of it."""
+        context = self.memory.context
+        said = Segment(
+            (Message("user", quote),),
+            kind="document_part",
+            created=user.segment.created,
+            parents=(user.segment.id,),
+            trust=user.segment.trust,
+        )
+        if context.count(user.segment) <= min(limit, 2 * context.count(said)):
+            return user.segment
+        with self.memory.archive.write() as transaction:
+            # Whoever searches finds the message.
+            return transaction.add_segment(
+                self.memory.session.id, user.turn, said, searchable=False, state="archived"
+            )
+
+    def _decision(self, action: Action, segment: StoredSegment | int, reason: str) -> Decision:
+        one = segment if isinstance(segment, int) else segment.segment.id
+        return Decision(action, (one,), "policy", reason=reason, maker=MAKER)
+
+
+def _instructions(stored: StoredSegment) -> list[str]:
+    text = stored.segment.text
+    return standing_instructions(text[:_MOST_CHARS]) or [text]
+
+
+def _is_replaced(older: list[str], newer: list[str]) -> bool:
+    return all(any(takes_the_place(one, other) for one in newer) for other in older)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _QUOTE_CHARS else text[: _QUOTE_CHARS - 1].rstrip() + "…"

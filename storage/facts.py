@@ -1,0 +1,244 @@
+"""Facts in SQL: statements as evidence, and the spans that `timeline` makes of them.
+
+A statement is never changed and never deleted but by forgetting its segment. Whenever the evidence
+about a thing changes, its facts are laid out anew; a fact keeps its id as long as it has evidence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy.dialects.sqlite import insert as insert_or
+
+from agentmem.segment import Trust
+from agentmem.storage.ids import as_ids, portions
+from agentmem.storage.rows import Fact, Source
+from agentmem.storage.schema import AnySelect, fact_reads, fact_sources, facts, segments
+from agentmem.storage.segments import FORGOTTEN, select_segments
+from agentmem.storage.timeline import order, timeline
+
+_sources = select(
+    fact_sources.c.fact_id,
+    fact_sources.c.subject,
+    fact_sources.c.value,
+    fact_sources.c.statement,
+    fact_sources.c.segment_id,
+    fact_sources.c.written_by,
+    fact_sources.c.ordinal,
+    fact_sources.c.ended,
+    segments.c.turn,
+    segments.c.created,
+    segments.c.trust,
+).join(segments, segments.c.id == fact_sources.c.segment_id)
+
+
+def load(
+    connection: Connection, user_id: int, segment_ids: Iterable[int] | None = None
+) -> list[Fact]:
+    """A user's facts by id: all, or those about what was said in some segments."""
+    query = select(facts).where(facts.c.user_id == user_id).order_by(facts.c.id)
+    if segment_ids is None:
+        return _assemble(connection, user_id, query)
+    wanted = abouts(connection, user_id, segment_ids)
+    return [
+        fact
+        for portion in portions(sorted(wanted))
+        for fact in _assemble(connection, user_id, query.where(facts.c.about.in_(portion)))
+    ]
+
+
+def abouts(connection: Connection, user_id: int, segment_ids: Iterable[int]) -> set[int]:
+    """The numbers of the things that were spoken of in some segments."""
+    found: set[int] = set()
+    for portion in portions(as_ids(list(segment_ids))):
+        query = (
+            select(facts.c.about)
+            .join(fact_sources, fact_sources.c.fact_id == facts.c.id)
+            .where(fact_sources.c.user_id == user_id, fact_sources.c.segment_id.in_(portion))
+        )
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def _assemble(connection: Connection, user_id: int, query: AnySelect) -> list[Fact]:
+    rows = connection.execute(query).all()
+    said: dict[int, list[Source]] = defaultdict(list)
+    for portion in portions([row.id for row in rows]):
+        mine = _sources.where(
+            fact_sources.c.user_id == user_id, fact_sources.c.fact_id.in_(portion)
+        )
+        for (
+            fact_id,
+            subject,
+            value,
+            text,
+            segment_id,
+            by,
+            ordinal,
+            ended,
+            turn,
+            at,
+            trust,
+        ) in connection.execute(mine):
+            said[fact_id].append(
+                Source(
+                    subject,
+                    value,
+                    text,
+                    segment_id,
+                    by,
+                    ordinal,
+                    bool(ended),
+                    turn,
+                    at,
+                    Trust(trust),
+                )  # fmt: skip
+            )
+    return [
+        Fact(
+            row.id, row.about, tuple(sorted(said[row.id], key=order)), row.valid_from, row.valid_to
+        )
+        for row in rows
+        if said[row.id]
+    ]
+
+
+def add(connection: Connection, user_id: int, about: int | None, source: Source) -> int:
+    """Take in a statement about a thing that is known by its number, or about a new one.
+
+    Returns:
+        The number of what it is about.
+    """
+    inserted = connection.execute(
+        insert(facts).values(user_id=user_id, about=about or 0)
+    ).inserted_primary_key
+    assert inserted is not None
+    fact_id = int(inserted[0])
+    if about is None:
+        about = fact_id
+        connection.execute(update(facts).where(facts.c.id == fact_id).values(about=about))
+    connection.execute(
+        insert(fact_sources).values(
+            user_id=user_id,
+            segment_id=source.segment_id,
+            written_by=source.written_by,
+            ordinal=source.ordinal,
+            fact_id=fact_id,
+            subject=source.subject,
+            value=source.value,
+            statement=source.text,
+            ended=int(source.ended),
+        )
+    )
+    return about
+
+
+def settle(connection: Connection, user_id: int, about: int) -> list[int]:
+    """Lay the facts about a thing out anew; the segments in which it is spoken of."""
+    mine = (facts.c.user_id == user_id, facts.c.about == about)
+    known = _assemble(connection, user_id, select(facts).where(*mine).order_by(facts.c.id))
+    fact_of = {order(source): fact.id for fact in known for source in fact.sources}
+    used: set[int] = set()
+    sources = [source for fact in known for source in fact.sources]
+    for span in timeline(sources):
+        ids = sorted({fact_of[order(source)] for source in span.sources} - used)
+        interval = {"valid_from": span.valid_from, "valid_to": span.valid_to}
+        if ids:
+            fact_id = ids[0]
+            connection.execute(update(facts).where(facts.c.id == fact_id).values(interval))
+        else:
+            values = {"user_id": user_id, "about": about, **interval}
+            key = connection.execute(insert(facts).values(values)).inserted_primary_key
+            assert key is not None
+            fact_id = int(key[0])
+        used.add(fact_id)
+        for source in span.sources:
+            if fact_of[order(source)] != fact_id:
+                connection.execute(
+                    update(fact_sources)
+                    .where(
+                        fact_sources.c.user_id == user_id,
+                        fact_sources.c.segment_id == source.segment_id,
+                        fact_sources.c.written_by == source.written_by,
+                        fact_sources.c.ordinal == source.ordinal,
+                    )
+                    .values(fact_id=fact_id)
+                )
+    connection.execute(delete(facts).where(*mine, facts.c.id.not_in(sorted(used))))
+    return sorted({source.segment_id for source in sources})
+
+
+def remove_sources(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> None:
+    """Delete every statement said in some segments, and that they were read."""
+    for portion in portions(as_ids(segment_ids)):
+        for table in (fact_sources, fact_reads):
+            connection.execute(
+                delete(table).where(table.c.user_id == user_id, table.c.segment_id.in_(portion))
+            )
+
+
+def mark_read(connection: Connection, user_id: int, segment_id: int, extractor: str) -> None:
+    """Note that an extractor has read a segment."""
+    values = {"user_id": user_id, "segment_id": segment_id, "extractor": extractor}
+    connection.execute(insert_or(fact_reads).values(values).on_conflict_do_nothing())
+
+
+def unread(user_id: int, extractor: str, after: int) -> AnySelect:
+    """What a user said, above segment `after`, that an extractor has not read; by id."""
+    read = select(fact_reads.c.segment_id).where(
+        fact_reads.c.user_id == user_id,
+        fact_reads.c.segment_id == segments.c.id,
+        fact_reads.c.extractor == extractor,
+    )
+    return (
+        select_segments(user_id)
+        .where(
+            segments.c.id > after,
+            segments.c.kind == "turn",
+            segments.c.origin == "user",
+            ~read.exists(),
+        )
+        .order_by(segments.c.id)
+    )
+
+
+def echoes(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> dict[int, int]:
+    """Replies of the turns that some segments were said in, each with the segment it answers."""
+    found: dict[int, int] = {}
+    said = segments.alias("said")
+    for portion in portions(as_ids(segment_ids)):
+        query = (
+            select(segments.c.id, said.c.id)
+            .join(
+                said,
+                (said.c.session_id == segments.c.session_id) & (said.c.turn == segments.c.turn),
+            )
+            .where(
+                segments.c.user_id == user_id,
+                segments.c.origin == "assistant",
+                segments.c.kind == "turn",
+                segments.c.state != FORGOTTEN,
+                said.c.id.in_(portion),
+            )
+        )
+        found.update((reply, segment_id) for reply, segment_id in connection.execute(query))
+    return found
+
+
+def misplaced(connection: Connection) -> list[int]:
+    """Facts of any user that are not what their evidence makes of them, by id."""
+    wrong: list[int] = []
+    pairs = select(facts.c.user_id, facts.c.about).distinct()
+    for user_id, about in connection.execute(pairs).all():
+        mine = (facts.c.user_id == user_id, facts.c.about == about)
+        query = select(facts).where(*mine).order_by(facts.c.id)
+        known = _assemble(connection, user_id, query)
+        spans = timeline(source for fact in known for source in fact.sources)
+        expected = {(tuple(span.sources), span.valid_from, span.valid_to) for span in spans}
+        right = {
+            fact.id for fact in known if (fact.sources, fact.valid_from, fact.valid_to) in expected
+        }
+        wrong += sorted(set(connection.execute(select(facts.c.id).where(*mine)).scalars()) - right)
+    return wrong
