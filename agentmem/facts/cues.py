@@ -24,9 +24,10 @@ _CHANGES = (
     r"|geändert|gewechselt|umgezogen|verschoben|verlegt|ersetzt|changé\w*|déménagé"
     r"|déplacé\w*|reporté\w*|remplacé\w*|cambi\w+|mudad\w+|movid\w+|reemplaz\w+"
 )
-_TAKES = r"joined|started|took up|taken up|bought|adopted|hired|chose|picked"
+_TAKES = r"issued|joined|started|took up|taken up|bought|adopted|hired|chose|picked"
 _NOW = (
-    r"now|nowadays|these days|currently|at the moment|from now on|from this \w+ on|as of|since|new"
+    r"now|nowadays|better|fresh|different|issued|slipped|hired|gone|going to be|ever since|these"
+    r" days|currently|at the moment|from now on|from this \w+ on|as of|since|new"
     r"|newest|latest|actually|scratch that|forget|correction|in fact|after all|again|really|finally"
     r"|from (?:mon|tues|wednes|thurs|fri|satur|sun)day|starting|effective|lately|by now|anymore"
     r"|any more"
@@ -97,7 +98,10 @@ _CUE_TERMS = frozenset(
         " quit retired closed sold cancelled broke gone today last week weekend year month ago"
         " know remember"
         " told tell say says said quick note record way also fyi hey ok okay well"
-        " jetzt neu neue neuer neuen seit désormais ahora"
+        " reads read going go note mein meine meinen meinem meiner ist sind der die das den dem"
+        " im am auf ich wir habe hat und nicht zu es ein eine le la les mon ma mes est un une du"
+        " des je el los las mi mis está una del se de en jetzt neu neue neuer neuen seit"
+        " désormais ahora"
     )
 )
 

@@ -83,7 +83,8 @@ _STATES = re.compile(
     r"|works?|study|studies"
     r"|studying|reading|plays?|drives?|eats?|drinks?|uses?|takes?|goes|comes?|keeps?|stays?|runs?"
     r"|wears?|speaks?"
-    r"|supports?|teaches|prefers?|belongs?|sits?|moves?|has|have|got|allergic|married|dating|go"
+    r"|supports?|teaches|prefers?|belongs?|sits?|moves?|has|have|got|orders?|teach|cooks?|wear"
+    r"|drink|eat|drive|use|allergic|married|dating|go"
     r"|meets?|parks?"
     r"|ist|heißt|sind|wohne\w*|arbeite\w*|est|suis|habite|s'appelle|es|está|estoy|vivo|trabajo"
     r"|llam\w+)\b"
@@ -97,7 +98,7 @@ _PRESENT = re.compile(
 )
 _PAST_STATE = re.compile(
     r"\b(?:i|we|he|she|they|it|(?:my|our)(?: \w+){1,3}|(?-i:[A-Z])\w+(?:['’]s(?: \w+){1,3})?)\s+"
-    r"(?:was|were|lived|worked|had|studied|owned|drove|played)\b",
+    r"(?:was|were|lived|worked|had(?! to)|studied|owned|drove|played)\b",
     re.IGNORECASE,
 )
 _USED_TO = re.compile(
@@ -176,10 +177,10 @@ def _current(sentence: str) -> Statement | None:
     somebody = bool(_SOMEBODYS.search(bare) or whose(bare).sure)
     states = _STATES.search(bare) is not None
     updates = cues.updates(sentence) or cues.ends(sentence)
-    literal = value.kind not in ("words", "name")
+    literal = value.kind != "words"
     if not (states or cues.changes(sentence) or updates or (somebody and literal)):
         return None
-    if value.kind == "words" and not (somebody or _THE_THING.match(bare)):
+    if value.kind == "words" and not (somebody or updates or _THE_THING.match(bare)):
         return None
     over = all(cues.ends(part) for part in clauses(sentence)) and not cues.changes(sentence)
     return Statement(_subject(sentence, value), value.text, sentence, ended=over)

@@ -69,6 +69,13 @@ _AT_ONCE = re.compile(
     re.IGNORECASE,
 )
 """Verbs of which several things are true at once."""
+_PARTICLE = re.compile(r"(\w)-(in|out|on|off|up|down)\b")
+_DEFINITE = re.compile(
+    r"\W*(?:(?:by the way|also|for the record|just so you know|please remember that|fyi)\W+)?"
+    r"(?:my|our|the|mein\w*|unser\w*|mon|ma|mes|mi|[^\W\d]\w*['’]s)\s(?:[\w'’-]+\s){1,6}?"
+    r"(?:is|are|costs?|leaves?|starts?|opens?|ist|est|es)\b",
+)
+"""What has one value at a time: "my locker code is"."""
 _FAINT = frozenset(analyze(
     "number name time day date thing place favourite favorite usual weekly daily people person go"
     " goes"
@@ -81,7 +88,7 @@ _RELATED = frozenset(("number", "ordinal", "measure", "money"))
 
 _SHARED, _JACCARD, _WORDS, _COSINE = 2.6, 2.4, 3.6, 5.0
 _CUE, _NAMED, _OVER, _KIND, _BIAS = 4.2, 1.8, 2.8, 2.8, -14.0
-_CONTRAST, _MANY = 3.0, 2.0
+_CONTRAST, _MANY, _DEFINED, _ALIKE = 3.0, 2.0, 2.0, 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,8 @@ def _abouts(sentence: str, value: str | None) -> list[set[str]]:
 
 
 def _telling(text: str) -> set[str]:
-    return {_CONCEPT.get(term, term) for term in analyze(text) if cues.tells(term)}
+    joined = _PARTICLE.sub(r"\1\2", text)
+    return {_CONCEPT.get(term, term) for term in analyze(joined) if cues.tells(term)}
 
 
 def _weight(terms: frozenset[str]) -> float:
@@ -171,6 +179,11 @@ def _overlap(one: frozenset[str], other: frozenset[str]) -> tuple[float, float, 
     both = _weight(one & other)
     least, union = min(_weight(one), _weight(other)), _weight(one | other)
     return (both / least if least else 0.0, both / union if union else 0.0, both)
+
+
+def _begins(sentence: str, terms: frozenset[str]) -> bool:
+    """Whether a sentence is about these first of all: "Castellano moved away; ..."."""
+    return bool(terms & frozenset(analyze(" ".join(sentence.split()[:3]))))
 
 
 def _contrast(older: Reading, newer: Reading) -> bool:
@@ -194,6 +207,7 @@ class Features:
     cue: bool
     ends: bool
     contrast: bool
+    definite: bool
     named: bool
     kind: int
     adds: bool
@@ -229,7 +243,8 @@ def compare(older: Reading, newer: Reading, cosine: float | None) -> Features:
         words=words,
         cosine=cosine or 0.0,
         cue=newer.updates,
-        ends=newer.ends or (named and newer.denies),
+        ends=newer.ends or (named and (newer.denies or _begins(newer.plain, older.value_terms))),
+        definite=_DEFINITE.match(older.plain) is not None and older.kind != "words",
         contrast=_contrast(older, newer),
         named=named,
         kind=kind,
@@ -259,6 +274,7 @@ def likeness(older: Reading, newer: Reading, cosine: float | None, *, same: bool
         + _NAMED * seen.named
         + _OVER * (seen.named and seen.ends)
         + _KIND * max(seen.kind, 0)
+        + _DEFINED * (seen.definite and seen.jaccard >= _ALIKE and not cue and not seen.many)
         - _CONTRAST * seen.contrast
         - _MANY * (not cue and (seen.many or seen.adds))
         + _BIAS

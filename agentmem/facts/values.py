@@ -75,7 +75,8 @@ _LITERALS: tuple[tuple[ValueKind, re.Pattern[str]], ...] = (
     (
         "number",
         re.compile(
-            rf"[\w.+-]+@[\w-]+\.[\w.]*\w|\b(?:{_NUMBERED})\s+(?=[\w-]*\d)[\w-]+"
+            rf"[\w.+-]+@[\w-]+\.[\w.]*\w|\b(?i:{_NUMBERED})\s+(?=[\w-]*\d)[\w-]+"
+            r"|\b(?-i:[A-Z]{1,3}-[A-Z]{1,2}\s\d{1,4})\b"
             r"|(?<![\w-])(?=[\w./-]*\d)\w(?:[\w./-]*\w)?(?:\s\d{3,})*"
         ),
     ),
@@ -101,7 +102,8 @@ _COPULA = re.compile(
     r"|opens?|named"
     r"|called|lives?|works?|studies|studying|reading|plays?|drives?|eats?|drinks?|uses?|use"
     r"|takes?|goes"
-    r"|keep|keeps|stays?|runs?|wears?|speaks?|supports?|teaches|prefer|prefers|started|joined"
+    r"|keep|keeps|orders?|always get|teach|reads|stays?|runs?|wears?|speaks?|supports?|teaches"
+    r"|prefer|prefers|started|joined"
     r"|adopted|put"
     r"|bought|got|has|have|had|ist|heißt|sind|est|s'appelle|es|está|se llama|wohne|arbeite)\b"
     r"|['’](?:s|re|m)\b|[是在到为叫]",

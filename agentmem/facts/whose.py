@@ -56,7 +56,8 @@ _BEGINS = re.compile(
     re.IGNORECASE,
 )
 _SPEAKER = re.compile(
-    r"\b(?:my|mine|our|ours|i|i'm|i’m|we|we're|mein\w*|unser\w*|ich|wir|mon|ma|mes|notre|je|j'|mi"
+    r"(?<!told )(?<!tells )\b(?:my|mine|me|us|our|ours|i|i'm|i’m|we|we're|mein\w*|unser\w*|ich"
+    r"|wir|mon|ma|mes|notre|je|j'|mi"
     r"|mis"
     r"|nuestr\w+|yo)\b|我",
     re.IGNORECASE,
