@@ -12,8 +12,8 @@ from agentmem.facts.cues import is_former
 from agentmem.models.base import Embedder
 from agentmem.recall import Recall, Scored, newest_first
 from agentmem.storage.archive import Archive
-from agentmem.storage.text import normalize_text
 from agentmem.storage.fact_index import FactIndex
+from agentmem.storage.text import normalize_text
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 

@@ -4,7 +4,8 @@
     {"type": "session", ...}    each followed by its turns, segments and decisions
 
 Anybody can write such a file with a hash that holds: the hash says that it is whole, the caller
-says that it is theirs. Windows and decisions are not read back, nothing enters a window.
+says that it is theirs. Windows, decisions and core memory are not read back, nothing enters a
+window; facts are read from the text again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from agentmem.segment import Kind, Message, Origin, Role, Segment, State, ToolCa
 
 FORMAT = 1
 _UNSEARCHABLE = ("core_block", "thought")
+_LEFT_OUT = ("decision", "block", "block_edit", "fact")
 _T = TypeVar("_T")
 
 
@@ -88,7 +90,7 @@ class ExportReader:
         inside = False
         for number, row in self.lines.objects():
             kind = row.get("type")
-            if number == 1 or kind == "decision":
+            if number == 1 or kind in _LEFT_OUT:
                 continue
             if kind == "session":
                 inside, self._known, self._num_turns = True, set(), 0

@@ -261,6 +261,9 @@ passage_tags = Table(
     _to("user_id", "users.id", primary_key=True),
     Column("tag", Text, primary_key=True, nullable=False),
     _to("segment_id", "segments.id", primary_key=True),
+    Index(None, "segment_id"),
+    **_KEYED,
+)
 
 facts = Table(
     "facts",

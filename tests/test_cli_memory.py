@@ -187,10 +187,12 @@ def test_export_has_a_manifest_that_counts_and_hashes_the_rest(conversation: Pat
     rows = [json.loads(line) for line in rest.splitlines()]
     kinds = [row["type"] for row in rows]
     assert {f"{kind}s": kinds.count(kind) for kind in set(kinds)} == manifest["counts"]
-    assert manifest["counts"] == {"sessions": 1, "turns": 2, "segments": 5, "decisions": 1}
+    assert manifest["counts"] == {
+        "sessions": 1, "turns": 2, "segments": 5, "decisions": 1, "facts": 1,
+    }  # fmt: skip
     assert rows[0]["window"] == [1, 3, 4, 5]
     assert [row["text"] for row in rows if row["type"] == "turn"][0] == "My locker code is 58291."
-    assert rows[-1]["action"] == "drop"
+    assert rows[-2]["action"] == "drop" and rows[-1]["type"] == "fact"
     assert stat.S_IMODE((conversation / "out.jsonl").stat().st_mode) == 0o600
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agentmem import Block, BlockEdit, DecisionRow, Fact, Hit, SessionRow, StoredSegment, TurnRow
+    from agentmem import (
+        Block,
+        BlockEdit,
+        DecisionRow,
+        Fact,
+        Hit,
+        SessionRow,
+        StoredSegment,
+        TurnRow,
+    )
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
