@@ -7,7 +7,6 @@ print(agent.chat("My locker code is 58291.").text)
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,10 +31,9 @@ from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
 from agentmem.recall import Recall
 from agentmem.recollection import RecallMode, Recollection
-from agentmem.segment import Segment
 from agentmem.session import Session
 from agentmem.storage.archive import Store
-from agentmem.summary import summarize
+from agentmem.summary import Summarizer
 from agentmem.suspension import Suspension
 from agentmem.turn import Generation
 
@@ -44,7 +42,8 @@ if TYPE_CHECKING:
 
 ControllerMode = Literal["llm", "scored", "tools", "policy", "off"]
 _MODES: tuple[ControllerMode, ...] = get_args(ControllerMode)
-_SUMMARY_TOKENS = 64
+_SUMMARY_TOKENS = 96
+"""Tokens of a summary at most, all that stands around its text included."""
 
 
 class Agent:
@@ -156,7 +155,13 @@ class Agent:
                 recall=Recall(),
                 kv=self.model.kv,
                 let_go=self.model.let_go,
-                summarizer=self._summarizer(context),
+                summarizer=Summarizer(
+                    model=self.model,
+                    part=context.part,
+                    max_tokens=min(_SUMMARY_TOKENS, limits.max_tokens // 8),
+                    budget_tokens=limits.max_tokens,
+                    seconds=limits.seconds,
+                ),
             )
             open_window(memory, system_prompt)
             suspension.memory = memory
@@ -174,21 +179,6 @@ class Agent:
                 row.name, self.model.name, limits.max_tokens, kv, row.num_turns
             )
             self._stack = stack.pop_all()
-
-    def _summarizer(self, context: Context) -> Callable[[Sequence[Segment]], tuple[Segment, str]]:
-        limits = context.budget
-
-        def summary(segments: Sequence[Segment]) -> tuple[Segment, str]:
-            return summarize(
-                segments,
-                self.model,
-                part=context.part,
-                max_tokens=min(_SUMMARY_TOKENS, limits.max_tokens // 8),
-                budget_tokens=limits.max_tokens,
-                created=time.time(),
-            )
-
-        return summary
 
     # Talking
 

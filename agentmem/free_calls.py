@@ -20,8 +20,9 @@ from agentmem.errors import BudgetExceeded, ModelError
 from agentmem.models.base import ChatModel, Options, Part, Tool, complete
 from agentmem.prompts import prompt
 from agentmem.quoted_row import quoted_row
-from agentmem.segment import Message, ToolCall
-from agentmem.tools import ReviewTools, describe
+from agentmem.review_calls import read_calls
+from agentmem.segment import Message
+from agentmem.tools import REVIEW_TOOLS, ReviewTools, describe
 from agentmem.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,7 @@ class FreeCalls:
             except (ModelError, BudgetExceeded) as error:
                 logger.warning("The controller failed, the policy finishes: %s", error)
                 return
-            calls = parse_calls(answer)
-            results = [tools.call(call) for call in calls]
+            results = [tools.call(call) for call in read_calls(answer)]
             verdict.take(answer, tools)
             freed += tools.tokens_freed
             decided = {one for decision in tools.decisions for one in decision.segment_ids}
@@ -103,7 +103,7 @@ class FreeCalls:
     ) -> tuple[list[Part], list[Offer]]:
         """The review's prompt with as many segments as fit, and those segments."""
         has_kv = self.model.capabilities.has_kv
-        room = self.budget.max_tokens - _ANSWER_TOKENS
+        room = self.budget.max_tokens - _ANSWER_TOKENS - self._tools_tokens(only_drops)
         text = prompt("review_again" if only_drops else "review")
         offered = list(ranked[: MAX_ROWS_KV if has_kv else MAX_ROWS])
         # Offering much more than is needed would leave it to chance what goes.
@@ -123,20 +123,31 @@ class FreeCalls:
             offered.pop()
         return [], []
 
+    @property
+    def _calls_tools(self) -> bool:
+        """Whether it is given tools; a model whose logits we hold gets a grammar instead."""
+        can = self.model.capabilities
+        return can.calls_tools and not can.has_logits
+
+    def _tools_tokens(self, only_drops: bool) -> int:
+        if not self._calls_tools:
+            return 0
+        none = ReviewTools((), alternatives={}, maker="", max_tokens_freed=0)
+        return self.model.count_tools(_described(none, only_drops))
+
     def _answer(
         self, tools: ReviewTools, parts: Sequence[Part], only_drops: bool, deadline: float
     ) -> str:
         """The model's calls as JSON text."""
-        functions = tools.functions
-        names = ["drop_segments"] if only_drops else list(functions)
+        names = _names(only_drops)
         options = Options(
             max_new_tokens=_ANSWER_TOKENS,
             max_tokens=self.budget.max_tokens,
             ephemeral=True,
             cancelled=lambda: self.monotonic() > deadline,
         )
-        if self.model.capabilities.calls_tools and not self.model.capabilities.has_logits:
-            described: tuple[Tool, ...] = tuple(describe(functions[name]) for name in names)
+        if self._calls_tools:
+            described = _described(tools, only_drops)
             completion = complete(self.model, parts, replace(options, tools=described))
             if completion.tool_calls:
                 return json.dumps(
@@ -151,6 +162,14 @@ class FreeCalls:
         return complete(self.model, parts, options).text
 
 
+def _names(only_drops: bool) -> list[str]:
+    return ["drop_segments"] if only_drops else list(REVIEW_TOOLS)
+
+
+def _described(tools: ReviewTools, only_drops: bool) -> tuple[Tool, ...]:
+    return tuple(describe(tools.functions[name]) for name in _names(only_drops))
+
+
 def _complaint(results: Sequence[str], tools: ReviewTools) -> str:
     """What was wrong with an answer of which nothing could be used, for the model to read."""
     wrong = [result for result in results if result != "ok"]
@@ -161,28 +180,3 @@ def _complaint(results: Sequence[str], tools: ReviewTools) -> str:
 
 def _tokens(offered: Sequence[Offer]) -> int:
     return sum(candidate.num_tokens for candidate, _ in offered)
-
-
-def parse_calls(text: str) -> list[ToolCall]:
-    """Tool calls out of a model's JSON: a list, one object, objects in a row, prose around them.
-
-    What cannot be read is left out: the policy finishes what is missing.
-    """
-    decoder = json.JSONDecoder()
-    calls: list[ToolCall] = []
-    at = 0
-    while at < len(text):
-        at = min((i for i in (text.find("{", at), text.find("[", at)) if i >= 0), default=-1)
-        if at < 0:
-            break
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
-            at += 1
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, dict) and isinstance(item.get("name"), str):
-                arguments = item.get("arguments", {})
-                as_text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-                calls.append(ToolCall(f"call{len(calls)}", item["name"], as_text))
-    return calls

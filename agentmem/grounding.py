@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentmem.segment import Segment, Trust
-from agentmem.telling import COMMON, TERM, telling_terms
+from agentmem.telling import COMMON, TERM, names_and_numbers
 
 _NUMBER = re.compile(r"\d[\d.,:/-]*\d")
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+")
@@ -94,5 +94,4 @@ def _terms(text: str) -> set[str]:
 
 
 def _telling(text: str) -> set[str]:
-    names = {term.casefold() for term in telling_terms(text, long_words=False)}
-    return names | set(_NUMBER.findall(text))
+    return names_and_numbers(text) | set(_NUMBER.findall(text))

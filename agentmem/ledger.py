@@ -40,8 +40,8 @@ _REVERSE: Mapping[Action, Action] = {
     "unpin": "pin",
 }
 
-Summarizer = Callable[[Sequence[Segment]], tuple[Segment, str]]
-"""Makes the segment that replaces others, and says who wrote it."""
+Summarizer = Callable[[Sequence[Sequence[Segment]]], Sequence[tuple[Segment, str] | InvalidInput]]
+"""Makes the segment that replaces each group of others, and says who wrote it; or why not."""
 
 
 class Ledger:
@@ -85,7 +85,10 @@ class Ledger:
             InvalidInput: it cannot be carried out (pinned, core, not in the window, over budget).
         """
         self._check(decision)
-        return self.apply_all([decision])[0]
+        event = self.apply_all([decision])[0]
+        if not event.valid:
+            raise InvalidInput(event.reason)
+        return event
 
     def apply_all(
         self, decisions: Sequence[Decision], cost: Mapping[str, Any] | None = None
@@ -99,7 +102,7 @@ class Ledger:
             cost: of deciding, for the log.
         """
         # Models are asked before the transaction: it is never held across a call of one.
-        summaries = {i: self._summarize(decision) for i, decision in enumerate(decisions)}
+        summaries = self._summaries(decisions)
         start = self._context.snapshot()
         events: list[Decided] = []
         try:
@@ -107,10 +110,13 @@ class Ledger:
                 for i, decision in enumerate(decisions):
                     try:
                         self._check(decision)
+                        summary = summaries.get(i)
+                        if isinstance(summary, InvalidInput):
+                            raise summary
                     except InvalidInput as error:
                         events.append(self.refuse(decision, str(error)))
                         continue
-                    events.append(self._carry_out(transaction, decision, summaries[i], cost or {}))
+                    events.append(self._carry_out(transaction, decision, summary, cost or {}))
                 transaction.set_window(self._session.id, self._context.snapshot())
         except BaseException:
             self._become(start)
@@ -138,17 +144,24 @@ class Ledger:
             tokens_after=self._context.num_tokens,
         )
 
-    def _summarize(self, decision: Decision) -> tuple[Segment, str] | None:
-        """The summary a decision asks for, and who wrote it; None where it asks for none."""
-        if decision.action != "summarize":
-            return None
-        try:
-            self._check(decision)
-        except InvalidInput:
-            return None
+    def _summaries(
+        self, decisions: Sequence[Decision]
+    ) -> dict[int, tuple[Segment, str] | InvalidInput]:
+        """The summaries that decisions ask for, by the decisions' places; or why there are none."""
+        wanted: dict[int, list[Segment]] = {}
+        for i, decision in enumerate(decisions):
+            if decision.action != "summarize":
+                continue
+            try:
+                self._check(decision)
+            except InvalidInput:
+                continue
+            originals = self._archive.segments(decision.segment_ids)
+            wanted[i] = [stored.segment for stored in originals]
+        if not wanted:
+            return {}
         assert self._summarizer is not None, "checked"
-        originals = self._archive.segments(decision.segment_ids)
-        return self._summarizer([stored.segment for stored in originals])
+        return dict(zip(wanted, self._summarizer(list(wanted.values())), strict=True))
 
     def _carry_out(
         self,

@@ -2,8 +2,8 @@
 
 A ladder, each rung of which only adds to the one before: recalled segments leave (they cost nothing
 to bring back), the controller decides, its policy finishes. What was decided need not be what could
-be carried out: the policy is asked again for what is still over the target, then the oldest go; and
-where message and reply would still not fit, also what was to be kept for a while.
+be carried out: the policy is asked again for what is still over the target, then also for what was
+to be kept for a while, then the oldest go; and more where message and reply would still not fit.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Review:
             memory.candidates(vector), fixed_tokens=memory.context.fixed_tokens
         )
         yield from memory.ledger.apply_all(verdict.decisions, verdict.cost())
-        for policy in (self.controller.policy, WindowPolicy()):
-            yield from memory.ledger.apply_all(self._still_over(policy, vector))
+        policy = self.controller.policy
+        for decides, spare_kept in ((policy, True), (policy, False), (WindowPolicy(), False)):
+            yield from memory.ledger.apply_all(self._still_over(decides, vector, spare_kept))
         if self.must_free(incoming) > 0:
             yield from memory.ledger.apply_all(self._last_resort(incoming, vector))
         for refusal in verdict.refusals:
@@ -80,12 +81,14 @@ class Review:
         return context.num_tokens + incoming + budget.reserve - budget.max_tokens
 
     def _still_over(
-        self, policy: SegmentPolicy, vector: NDArray[np.float32] | None
+        self, policy: SegmentPolicy, vector: NDArray[np.float32] | None, spare_kept: bool
     ) -> list[Decision]:
         """What a policy lets go of a window that is over the target after all."""
         budget = self.controller.budget
         target = max(0, budget.target_tokens - self.memory.context.fixed_tokens)
         candidates = self.memory.candidates(vector)
+        if not spare_kept:
+            candidates = [_kept_no_more(candidate) for candidate in candidates]
         over = sum(candidate.num_tokens for candidate in candidates) - target
         if over <= 0 or not any(candidate.movable for candidate in candidates):
             return []

@@ -34,6 +34,10 @@ class Trust(IntEnum):
     """What the application itself wrote."""
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON: use a number, or null.")
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One call a model made: `arguments` is the JSON object as text."""
@@ -48,7 +52,10 @@ class ToolCall:
         Raises:
             ValueError: they are not one JSON object.
         """
-        value = json.loads(self.arguments)
+        try:
+            value = json.loads(self.arguments, parse_constant=_refuse_constant)
+        except RecursionError as error:
+            raise ValueError("Tool arguments are nested too deep: use a flat object.") from error
         if not isinstance(value, dict):
             raise ValueError(f"Tool arguments must be a JSON object: got {self.arguments[:80]!r}.")
         return value

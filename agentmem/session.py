@@ -174,7 +174,7 @@ class Session:
         parts: tuple[Segment, ...] = ()
         tokens = self.context.count(segment)
         if tokens > self.context.longest_message:
-            segment, parts = self._as_document(segment)
+            segment, parts = self._as_document(segment, self.context.longest_message)
         with archive.write() as transaction:
             row = transaction.add_turn(session.id, None if turn is None else str(turn), text)
             segment = transaction.add_segment(session.id, row.number, segment)
@@ -187,11 +187,16 @@ class Session:
         key = row.number if turn is None else turn
         return Turn(row, key, self.memory.segment(segment.id))
 
-    def _as_document(self, segment: Segment) -> tuple[Segment, tuple[Segment, ...]]:
-        """What stands in the window for a long message, and the parts it is stored in."""
+    def _as_document(self, segment: Segment, room: int) -> tuple[Segment, tuple[Segment, ...]]:
+        """What stands in the window for a long message, and the parts it is stored in.
+
+        Args:
+            segment: the message, whole.
+            room: tokens the window has for it.
+        """
         document = split_document(
             segment,
-            stub_tokens=min(self.budget.stub_tokens, self.context.longest_message),
+            stub_tokens=min(self.budget.stub_tokens, room),
             part_tokens=max(16, self.budget.recall_tokens // 2),
             count=self.context.count,
         )
@@ -254,8 +259,9 @@ class Session:
         if text:
             tokens = self.context.count(segment)
             memory.said_tokens += tokens
-            if self.context.num_tokens + tokens > self.budget.max_tokens:
-                segment, parts = self._as_document(segment)
+            room = self.budget.max_tokens - self.context.num_tokens
+            if tokens > room:
+                segment, parts = self._as_document(segment, room)
         with memory.archive.write() as transaction:
             if completion.thought:
                 # What a model thought explains its reply; it is neither read again nor recalled.

@@ -1,108 +1,242 @@
-"""A summary of segments: bounded in length, naming what it left out, pointing to its originals.
+"""A summary of segments: bounded in tokens, naming what it left out, pointing to its originals.
 
-The model writes it from the originals, which it has in its cache; where it fails, is empty or too
-long, sentences of the originals stand in, those with names, numbers and dates first. Either way the
-summary says for which terms to search to find the rest.
+The model writes it from the originals, which it may have in its cache, a few at a time where they
+do not fit together; where it fails, is late, says nothing of theirs or quotes another summary,
+sentences of the originals stand in. Either way the summary is shorter than they are by the model's
+own count, and says for which terms to search to find the rest.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from agentmem.errors import BudgetExceeded, ModelError
-from agentmem.models.base import ChatModel, Options, Part, complete
+from agentmem.errors import BudgetExceeded, InvalidInput, ModelError
+from agentmem.extract import extract, left_out_terms
+from agentmem.models.base import ChatModel, Completion, Options, Part, complete
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, lowest_trust
-from agentmem.telling import TERM, telling, telling_terms
+from agentmem.telling import COMMON, telling_terms
 
 logger = logging.getLogger(__name__)
 
-_SENTENCE = re.compile(r"(?<=[.!?。！？])\s*|\n+")
+MARK = "[Summary of earlier messages]"
+_MIN_TEXT_TOKENS = 8
+"""A summary with less room than this says nothing."""
 _MAX_TERMS = 6
+_WORD = re.compile(r"[^\W_]{4,}")
+_OF_REFUSALS = frozenset(
+    "cannot conversation conversations happy help here like message messages need please previous"
+    " provide provided share sorry summaries summarize summary sure text unable want".split()
+)
+"""Words a model says that has nothing to summarize: they do not show that it read anything."""
+
+Written = tuple[Segment, str]
+"""A summary, and who wrote it: the model's name or "extract"."""
 
 
-def summarize(
-    segments: Sequence[Segment],
-    model: ChatModel,
-    *,
-    part: Callable[[Segment], Part],
-    max_tokens: int,
-    budget_tokens: int,
-    created: float,
-) -> tuple[Segment, str]:
-    """One summary of all the segments, and who wrote it: the model's name or "extract".
+@dataclass(frozen=True, kw_only=True)
+class Summarizer:
+    """Makes summaries, as many as are asked for together, within one deadline.
 
     Args:
-        segments: the originals, no summary among them: summaries never quote summaries.
-        model: asked on a fork of its cache; the originals are not read again.
+        model: asked on a fork of its cache.
         part: how an original stands in a prompt.
-        max_tokens: of the summary.
+        max_tokens: of a summary, all that stands around its text included.
         budget_tokens: of any forward.
-        created: seconds since the epoch.
+        seconds: that the model may take for all of them; then sentences stand in.
+        monotonic: seconds, for the deadline.
+        clock: seconds since the epoch.
     """
-    text, writer = "", model.name
-    parts = [part(segment) for segment in segments]
-    question = Part(
-        "summarize", (Message("user", prompt("summarize").format(words=max_tokens // 2)),)
-    )
-    room = budget_tokens - sum(map(model.count_tokens, [*parts, question]))
-    if room > max_tokens:
+
+    model: ChatModel
+    part: Callable[[Segment], Part]
+    max_tokens: int
+    budget_tokens: int
+    seconds: float
+    monotonic: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.time
+
+    def __call__(self, groups: Sequence[Sequence[Segment]]) -> list[Written | InvalidInput]:
+        """One summary of each group of originals, or why there can be none.
+
+        Args:
+            groups: originals, no summary among them: summaries never quote summaries.
+        """
+        deadline = self.monotonic() + self.seconds
+        asking = _Asking(self.model, self.part, self.budget_tokens, deadline, self.monotonic)
+        written: list[Written | InvalidInput] = []
+        for group in groups:
+            try:
+                written.append(self._summary(group, asking))
+            except InvalidInput as refusal:
+                written.append(refusal)
+        return written
+
+    def _summary(self, segments: Sequence[Segment], asking: _Asking) -> Written:
+        if quoted := [segment.id for segment in segments if segment.kind == "summary"]:
+            raise InvalidInput(f"Segments {quoted} are summaries: originals are summarized.")
+        num_tokens = sum(map(self._tokens, segments))
+        # Half of theirs; of short ones as few as say anything.
+        least = self._count("") + _MIN_TEXT_TOKENS
+        limit = min(self.max_tokens, max(num_tokens // 2, least))
+        if least > self.max_tokens or least >= num_tokens:
+            raise InvalidInput(
+                f"{num_tokens} tokens are too few to summarize: a summary takes at least {least} "
+                f"and at most {self.max_tokens}."
+            )
+        room = limit - self._count("")
+        texts: list[str] = []
+        writer = "extract"
+        for chunk in asking.chunks(segments, room):
+            share = room * sum(map(self._tokens, chunk)) // num_tokens
+            text = self._by_model(chunk, share, asking)
+            if text:
+                writer = self.model.name
+            texts.append(text or self._by_extract(_text_of(chunk), share))
+        originals = _text_of(segments)
+        text = " ".join(filter(None, texts))
+        while self._count(text) > limit:
+            # Texts together may take more than their shares, by what joins them.
+            room -= 1
+            text = self._by_extract(text, room)
+        return self._segment(segments, self._with_terms(text, originals, limit)), writer
+
+    def _tokens(self, segment: Segment) -> int:
+        return self.model.count_tokens(self.part(segment))
+
+    def _count(self, text: str) -> int:
+        """Tokens of a summary with this text."""
+        return self.model.count_tokens(Part("summary", (_message(text),)))
+
+    def _by_model(self, chunk: Sequence[Segment], share: int, asking: _Asking) -> str:
+        """What the model says of the originals, whole sentences within its share; "" if nothing."""
+        if share < _MIN_TEXT_TOKENS:
+            return ""
+        completion = asking.ask(chunk, share)
+        if completion is None or MARK in completion.text:
+            return ""
+        text = " ".join(completion.text.split())
+        if completion.finish_reason == "length":
+            text = _whole_sentences(text)
+        frame = self._count("")
+        while self._count(text) - frame > share:
+            shorter = _whole_sentences(text[:-1])
+            if not shorter or len(shorter) >= len(text) - 1:
+                return ""
+            text = shorter
+        return text if tells_of(text, _text_of(chunk)) else ""
+
+    def _by_extract(self, text: str, max_tokens: int) -> str:
+        frame = self._count("")
+        text = text.replace(MARK, "")
+        return extract(text, max_tokens=max_tokens, count=lambda one: self._count(one) - frame)
+
+    def _with_terms(self, text: str, originals: str, limit: int) -> str:
+        """The text with as many look-up terms as there is room for."""
+        left_out = left_out_terms(originals, text)[:_MAX_TERMS]
+        for length in range(len(left_out), 0, -1):
+            terms = left_out[:length]
+            longer = f"{text} (Left out: {', '.join(terms)}.)"
+            if self._count(longer) <= limit:
+                return longer
+        return text
+
+    def _segment(self, segments: Sequence[Segment], text: str) -> Segment:
+        return Segment(
+            (_message(text),),
+            kind="summary",
+            origin="summary",
+            trust=lowest_trust(segments),
+            created=self.clock(),
+            parents=tuple(segment.id for segment in segments),
+        )
+
+
+@dataclass
+class _Asking:
+    """The model, for as long as it answers in time.
+
+    Args:
+        model: the model.
+        part: how an original stands in a prompt.
+        budget_tokens: of any forward.
+        deadline: on the monotonic clock.
+    """
+
+    model: ChatModel
+    part: Callable[[Segment], Part]
+    budget_tokens: int
+    deadline: float
+    monotonic: Callable[[], float]
+    has_failed: bool = False
+
+    def chunks(self, segments: Sequence[Segment], share: int) -> Iterator[list[Segment]]:
+        """The originals in order, as many at a time as fit with the question; at least one."""
+        room = self.budget_tokens - self.model.count_tokens(_question(share)) - share
+        chunk: list[Segment] = []
+        taken = 0
+        for segment in segments:
+            tokens = self.model.count_tokens(self.part(segment))
+            if chunk and taken + tokens > room:
+                yield chunk
+                chunk, taken = [], 0
+            chunk.append(segment)
+            taken += tokens
+        yield chunk
+
+    def ask(self, segments: Sequence[Segment], max_tokens: int) -> Completion | None:
+        """What the model says; None where it fails, is late or the question does not fit."""
+        parts = [self.part(segment) for segment in segments]
+        parts.append(_question(max_tokens))
+        needed = sum(map(self.model.count_tokens, parts)) + max_tokens
+        if self.has_failed or needed > self.budget_tokens or self.monotonic() > self.deadline:
+            return None
         options = Options(
             max_new_tokens=max_tokens,
-            max_tokens=budget_tokens,
+            max_tokens=self.budget_tokens,
             repetition_penalty=1.1,
             stop=("\n\n",),
             ephemeral=True,
+            cancelled=lambda: self.monotonic() > self.deadline,
         )
         try:
-            completion = complete(model, [*parts, question], options)
+            completion = complete(self.model, parts, options)
         except (ModelError, BudgetExceeded) as error:
-            logger.warning("No summary by %s, sentences stand in: %s", model.name, error)
-        else:
-            text = completion.text.strip()
-            if completion.finish_reason == "length":
-                text = _whole_sentences(text)
-    originals = "\n".join(segment.text for segment in segments)
-    if not text or len(text) >= len(originals):
-        text, writer = extract(originals, max_chars=3 * max_tokens), "extract"
-    return _segment(segments, text, originals, created), writer
+            logger.warning("No summary by %s, sentences stand in: %s", self.model.name, error)
+            self.has_failed = True
+            return None
+        return None if completion.finish_reason == "interrupted" else completion
 
 
-def _segment(segments: Sequence[Segment], text: str, originals: str, created: float) -> Segment:
-    left_out = left_out_terms(originals, text)
-    look_up = f" (Left out: {', '.join(left_out)}.)" if left_out else ""
-    return Segment(
-        (Message("user", f"[Summary of earlier messages] {text}{look_up}"),),
-        kind="summary",
-        origin="summary",
-        trust=lowest_trust(segments),
-        created=created,
-        parents=tuple(segment.id for segment in segments),
-    )
+def _question(max_tokens: int) -> Part:
+    text = prompt("summarize").format(words=max(6, max_tokens // 2))
+    return Part("summarize", (Message("user", text),))
 
 
-def extract(text: str, *, max_chars: int) -> str:
-    """Sentences of the text in their order, the telling ones first to be taken, within a length."""
-    sentences = [sentence.strip() for sentence in _SENTENCE.split(text) if sentence.strip()]
-    ranked = sorted(range(len(sentences)), key=lambda i: (-telling(sentences[i]), i))
-    taken: list[int] = []
-    length = 0
-    for i in ranked:
-        if length + len(sentences[i]) + 1 <= max_chars:
-            taken.append(i)
-            length += len(sentences[i]) + 1
-    if not taken:
-        return text[:max_chars].rstrip()
-    return " ".join(sentences[i] for i in sorted(taken))
+def _message(text: str) -> Message:
+    return Message("user", f"{MARK} {text}")
 
 
-def left_out_terms(originals: str, summary: str) -> list[str]:
-    """Names, numbers and long words of the originals that the summary lacks, most telling first."""
-    said = {term.casefold() for term in TERM.findall(summary)}
-    left_out = [term for term in telling_terms(originals) if term.casefold() not in said]
-    return left_out[:_MAX_TERMS]
+def _text_of(segments: Sequence[Segment]) -> str:
+    return "\n".join(segment.text for segment in segments)
+
+
+def tells_of(text: str, originals: str) -> bool:
+    """Whether a text says anything that the originals say.
+
+    A model that was given nothing it understands asks for the conversation, or apologizes.
+    """
+    return bool(_content(text) & _content(originals))
+
+
+def _content(text: str) -> set[str]:
+    """The words of a text that show what it is about."""
+    words = {word.casefold() for word in _WORD.findall(text)} - COMMON - _OF_REFUSALS
+    return words | (telling_terms(text).keys() - _OF_REFUSALS)
 
 
 def _whole_sentences(text: str) -> str:

@@ -6,47 +6,65 @@ Knows texts only; not where they come from or what is made of them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-TERM = re.compile(r"[^\W_][\w'’-]*", re.UNICODE)
+_SENTENCE = re.compile(
+    r"(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bMrs\.)(?<=[.!?…؟])\s+"
+    r"|(?<=[。！？])\s*|\n+"
+)
+_UNSPACED = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+TERM = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}](?:[^\W{_UNSPACED}]|['’.:,/-](?=[^\W_]))*")
+_NUMBER, _NAME, _LONG_WORD, _PAIR = 5.0, 2.0, 0.5, 0.3
+"""What terms tell."""
+_MAX_TERM = 40
+"""Characters of a term that count: a line of base64 is not a word."""
 COMMON = frozenset(
-    "a an and are as at be but by can could did do does for from had has have he her his how i i'm"
-    " if in is it it's its like me my no not of on or our she so some that that's the their them"
-    " then there they this to too up very was we were what when where which who will with would yes"
-    " you your".split()
+    "a an and are as at be but by can could did do does for from had has have he her him his how i"
+    " i'd i'll i'm i've if in into is it it's its just like me my no not of okay on or our she so"
+    " some that that's the their them then there they this to too up us very was we we're were what"
+    " when where which while who why will with would yes yet you you're your"
+    " aber als auch auf aus bei das dass dem den der des die ein eine einen einer er es für haben"
+    " hat ich im in ist ja man mein meine mit nicht noch oder sie sind so und uns von war was wenn"
+    " wie wir zu zum zur"
+    " au aux avec ce ces cette dans de des du elle en est et eux il je la le les leur lui ma mais"
+    " mes mon ne nous on ou par pas pour qu que qui sa se ses son sont sur un une vous"
+    " al como con del el ella en era es esta este la las le les lo los mi mis muy no nos para pero"
+    " por que se sin son su sus un una y yo".split()
 )
 
 
-def telling_terms(text: str, *, long_words: bool = True) -> list[str]:
-    """Names and numbers of a text, each once as it first stands there, most telling first.
+def telling_terms(text: str) -> dict[str, float]:
+    """Terms of a text that cannot be guessed, case folded, and how much each tells.
 
-    A name is a capital after a space: what begins a line may be any word.
-
-    Args:
-        text: any.
-        long_words: words of more than six letters too.
+    Numbers tell most, then names (a capital inside a sentence), then long words. Runs of a script
+    without spaces become pairs of characters.
     """
-    terms: dict[str, tuple[int, int]] = {}
-    spelled: dict[str, str] = {}
-    for position, match in enumerate(TERM.finditer(text)):
-        term = match.group()
-        folded = term.casefold()
-        spelled.setdefault(folded, term)
-        number = any(c.isdigit() for c in term)
-        if folded in COMMON or len(term) < (2 if number else 3):
-            continue
-        inside = match.start() > 0 and text[match.start() - 1] == " "
-        weight = 3 * number + 2 * (term[0].isupper() and inside)
-        if weight or (long_words and len(term) > 6):
-            terms.setdefault(folded, (-weight, position))
-    return [spelled[term] for term in sorted(terms, key=terms.__getitem__)]
+    terms: dict[str, float] = {}
+    for sentence in sentences_of(text):
+        for match in TERM.finditer(sentence):
+            for term, weight in _weighed(match.group(), inside=match.start() > 0):
+                terms[term] = max(weight, terms.get(term, 0.0))
+    return terms
 
 
-def telling(sentence: str) -> float:
-    """How much a sentence says that cannot be guessed: numbers, names, few common words."""
-    terms = TERM.findall(sentence)
-    if not terms:
-        return 0.0
-    numbers = sum(any(c.isdigit() for c in term) for term in terms)
-    names = sum(term[0].isupper() for term in terms[1:])
-    rare = sum(term.casefold() not in COMMON for term in terms)
-    return float(5 * numbers + 2 * names + rare / len(terms))
+def names_and_numbers(text: str) -> set[str]:
+    """Those of the terms that only somebody who was told can know, case folded."""
+    return {term for term, weight in telling_terms(text).items() if weight >= _NAME}
+
+
+def _weighed(word: str, *, inside: bool) -> Iterable[tuple[str, float]]:
+    folded = word.casefold()[:_MAX_TERM]
+    if re.match(f"[{_UNSPACED}]", word):
+        return [(folded[at : at + 2], _PAIR) for at in range(max(1, len(folded) - 1))]
+    if any(character.isdigit() for character in word):
+        return [(folded, _NUMBER)]
+    if folded in COMMON or len(word) < 3:
+        return []
+    if word[0].isupper() and inside:
+        return [(folded, _NAME)]
+    return [(folded, _LONG_WORD)] if len(word) > 6 else []
+
+
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text; a number, an abbreviation or an address does not end one."""
+    return [sentence.strip() for sentence in _SENTENCE.split(text) if sentence.strip()]

@@ -70,6 +70,8 @@ def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> Result:
         return Result(f"Error: {error}")
 
 
+REVIEW_TOOLS = ("drop_segments", "summarize_segments", "keep_segments", "pin_segment")
+"""What a controller may call in a review."""
 MIN_SUMMARY_TOKENS = 64
 """Segments that take less together are not worth a summary of their own."""
 
@@ -146,15 +148,7 @@ class ReviewTools:
     @property
     def functions(self) -> dict[str, Callable[..., str]]:
         """The tools by name."""
-        return {
-            function.__name__: function
-            for function in (
-                self.drop_segments,
-                self.summarize_segments,
-                self.keep_segments,
-                self.pin_segment,
-            )
-        }
+        return {name: getattr(self, name) for name in REVIEW_TOOLS}
 
     def schema(self, names: Sequence[str]) -> dict[str, Any]:
         """JSON Schema of a list of calls to the named tools, over the segments still undecided."""

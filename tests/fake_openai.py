@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,6 +23,8 @@ class FakeOpenAI(ThreadingHTTPServer):
         self.behaviours = list(behaviours)
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.watch: Callable[[dict[str, Any]], None] = lambda body: None
+        """Sees every request before it is answered."""
         self.num_open = 0
         self.is_closing = threading.Event()
 
@@ -43,11 +45,14 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server: FakeOpenAI
+    asked: dict[str, Any]
+    """The request that is being answered."""
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.requests.append(json.loads(body))
+        self.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(self.asked)
         self.server.headers.append(dict(self.headers))
+        self.server.watch(self.asked)
         self.close_connection = True
         self.server.num_open += 1
         try:
@@ -126,11 +131,28 @@ def tool_call(
     name: str, *arguments: str, id: str = "call_1", finish: str | None = "tool_calls"
 ) -> Behaviour:
     """A call whose arguments come in pieces."""
-    first = {"index": 0, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
-    rest = [{"index": 0, "function": {"arguments": piece}} for piece in arguments]
-    chunks = [chunk({"role": "assistant", "tool_calls": [first]})]
-    chunks += [chunk({"tool_calls": [one]}) for one in rest]
+    chunks = _call_chunks(0, id, name, arguments)
     return stream(*chunks, *([chunk({}, finish)] if finish else []))
+
+
+def tool_calls(*calls: tuple[str, str, str], finish: str = "tool_calls") -> Behaviour:
+    """Calls in one reply, each an id, a name and arguments."""
+    chunks = [
+        one
+        for index, (id, name, arguments) in enumerate(calls)
+        for one in _call_chunks(index, id, name, (arguments,))
+    ]
+    return stream(*chunks, chunk({}, finish))
+
+
+def _call_chunks(index: int, id: str, name: str, arguments: Iterable[str]) -> list[Chunk]:
+    function = {"name": name, "arguments": ""}
+    first = {"index": index, "id": id, "type": "function", "function": function}
+    rest = [{"index": index, "function": {"arguments": piece}} for piece in arguments]
+    return [
+        chunk({"role": "assistant", "tool_calls": [first]}),
+        *(chunk({"tool_calls": [one]}) for one in rest),
+    ]
 
 
 def status(code: int, message: str, headers: Mapping[str, str] | None = None) -> Behaviour:
@@ -167,6 +189,30 @@ def drip(*first: str, every_seconds: float = 0.05) -> Behaviour:
 def stall(handler: Handler) -> None:
     """Take the request and say nothing."""
     handler.server.is_closing.wait()
+
+
+def broken(*first: Chunk) -> Behaviour:
+    """Some chunks, then a connection that is lost: the client sees an error, not an end."""
+
+    def behave(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Content-Length", "1000000000")
+        handler.end_headers()
+        for one in first:
+            handler.send_chunk(one)
+
+    return behave
+
+
+def after(seconds: float, behaviour: Behaviour) -> Behaviour:
+    """The same, later."""
+
+    def behave(handler: Handler) -> None:
+        if not handler.server.is_closing.wait(seconds):
+            behaviour(handler)
+
+    return behave
 
 
 def hang_up(handler: Handler) -> None:

@@ -11,11 +11,11 @@ from agentmem.budget import Budget
 from agentmem.controller import Controller, rank
 from agentmem.decision import Candidate
 from agentmem.errors import ModelUnavailable
-from agentmem.free_calls import parse_calls
 from agentmem.judge import Judge
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.scripted import ScriptedModel
 from agentmem.policies import MixturePolicy, ScorerPolicy, make_policy
+from agentmem.review_calls import read_calls
 from agentmem.segment import Message, Segment
 
 BUDGET = Budget(1000, free_to=0.1, warn_at=0.3)
@@ -219,4 +219,4 @@ def test_candidates_are_ranked_as_the_policy_would_let_them_go() -> None:
     ],
 )
 def test_calls_are_read_out_of_whatever_the_model_wrote(text: str, names: list[str]) -> None:
-    assert [call.name for call in parse_calls(text)] == names
+    assert [call.name for call in read_calls(text)] == names

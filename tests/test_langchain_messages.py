@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import (
@@ -139,3 +140,27 @@ def test_whatever_the_messages_roles_alternate_and_every_call_has_its_result(
     assert not open_ids
     said = " ".join(str(message.content) for message in converted)
     assert all(message.content in said for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"), [("rm -rf /", "rm_-rf__"), ("", "_"), ("x" * 99, "x" * 64), ("löse", "l_se")]
+)
+def test_a_name_that_no_tool_can_have_is_sent_as_one_it_can(name: str, sent: str) -> None:
+    call = Message("assistant", "", (ToolCall("a", name),))
+    [_, message, _] = to_langchain([Message("user", "x"), call])
+    assert isinstance(message, AIMessage) and message.tool_calls[0]["name"] == sent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ('{"q": "\\ud83d"}', {"q": "\ufffd"}),
+        ('{"q": NaN}', {"arguments": '{"q": NaN}'}),
+        ("[" * 100_000, {"arguments": "[" * 100_000}),
+        ("[1]", {"arguments": "[1]"}),
+    ],
+)
+def test_arguments_that_cannot_be_sent_are_sent_as_text(arguments: str, sent: object) -> None:
+    call = Message("assistant", "", (ToolCall("a", "look", arguments),))
+    [_, message, _] = to_langchain([Message("user", "x"), call])
+    assert isinstance(message, AIMessage) and message.tool_calls[0]["args"] == sent

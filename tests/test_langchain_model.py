@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from agentmem.errors import BudgetExceeded, InvalidInput, ModelUnavailable
-from agentmem.models.base import Completion, Options, Part, Tool, complete
+from agentmem.models.base import Completion, Options, Part, Tool, complete, tools_part
 from agentmem.models.langchain import LangChainModel
 from agentmem.models.openai_chat import openai_model
 from agentmem.segment import Message
@@ -292,6 +293,99 @@ def test_a_prompt_over_the_budget_is_refused_before_it_is_sent() -> None:
     assert server.requests == []
 
 
+def test_the_reply_may_take_what_prompt_and_tools_leave_of_the_budget() -> None:
+    model = LangChainModel(FakeListChatModel(responses=[]))
+    fixed = sum(map(model.count_tokens, [*PROMPT, tools_part([SEARCH])]))
+    options = Options(max_new_tokens=100, max_tokens=fixed + 7, tools=(SEARCH,))
+    _, server = ask(reply("x"), options=options)
+    assert server.requests[0]["max_tokens"] == 7
+    with pytest.raises(BudgetExceeded, match=f"has {fixed} tokens: at most {fixed} are"):
+        ask(reply("x"), options=replace(options, max_tokens=fixed))
+
+
+def test_what_is_put_between_messages_counts_too() -> None:
+    prompt = [Part(1, (Message("assistant", "Hello."),))]
+    with serving(reply("x")) as server:
+        model = model_at(server)
+        complete(model, prompt, Options(max_tokens=100, max_new_tokens=100))
+        sent = server.requests[0]
+        model.close()
+    assert [message["role"] for message in sent["messages"]] == ["user", "assistant"]
+    parts = [Part(i, (Message(m["role"], m["content"]),)) for i, m in enumerate(sent["messages"])]
+    assert sum(map(model.count_tokens, parts)) + sent["max_tokens"] == 100
+
+
+def test_a_reply_of_no_tokens_is_not_asked_for() -> None:
+    completion, server = ask(reply("x"), options=Options(max_new_tokens=0))
+    assert (completion.text, completion.finish_reason, server.requests) == ("", "length", [])
+    assert completion.prompt_tokens == 16
+
+
+@pytest.mark.parametrize(
+    "behaviour", [reply(""), reply(" \n"), tool_call("search", "{}"), reply("", finish="length")]
+)
+def test_an_answer_without_words_or_calls_that_were_asked_for_is_an_error(
+    behaviour: Behaviour,
+) -> None:
+    text, server = failure(behaviour)
+    assert text == "openai-compatible:m gave an empty answer."
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("size", [2_000, 10 * 2**20])
+def test_of_an_answer_beyond_its_limit_nothing_is_kept_however_large_a_piece(size: int) -> None:
+    completion, _ = ask(reply("x" * size), options=Options(max_new_tokens=10))
+    assert completion.text == "x" * 160 and completion.finish_reason == "length"
+
+
+def test_a_call_that_lost_its_arguments_is_not_one_without() -> None:
+    huge = tool_call("search", '{"query": "' + "x" * 5000 + '"}')
+    completion, _ = ask(huge, options=Options(tools=(SEARCH,), max_new_tokens=10))
+    [call] = completion.tool_calls
+    assert completion.finish_reason == "length"
+    with pytest.raises(ValueError, match="Expecting value"):
+        call.parsed()
+
+
+def test_calls_beyond_the_length_of_a_reply_are_not_kept() -> None:
+    many = fake_openai.tool_calls(*[(f"c{n}", "search", "{}") for n in range(500)])
+    completion, _ = ask(many, options=Options(tools=(SEARCH,), max_new_tokens=64))
+    assert 8 < len(completion.tool_calls) < 40
+
+
+def test_a_try_that_was_lost_leaves_nothing_to_the_next_one() -> None:
+    half = {"index": 0, "id": "c", "type": "function",
+            "function": {"name": "search", "arguments": '{"que'}}  # fmt: skip
+    for lost in (
+        fake_openai.broken(chunk({"tool_calls": [half]})),
+        stream(chunk({"tool_calls": [half]}), is_whole=False),
+    ):
+        completion, server = ask(
+            lost, tool_call("search", '{"query": "cat"}'), options=Options(tools=(SEARCH,))
+        )
+        assert [call.parsed() for call in completion.tool_calls] == [{"query": "cat"}]
+        assert len(server.requests) == 2
+
+
+def test_calls_have_ids_of_their_own_and_text_that_can_be_stored() -> None:
+    behaviour = fake_openai.tool_calls(
+        ("a", "search", "{}"), ("a", "sea\0rch", "{}"), ("", "\ud800", "{}"), ("call_1", "x", "{}")
+    )
+    completion, _ = ask(behaviour, options=Options(tools=(SEARCH,)))
+    assert len({call.id for call in completion.tool_calls}) == 4
+    assert [call.name for call in completion.tool_calls] == ["search", "sea␀rch", "\ufffd", "x"]
+
+
+def test_half_a_character_in_a_reply_is_replaced() -> None:
+    completion, _ = ask(reply("a \ud83d", " b\0"))
+    assert completion.text == "a \ufffd b␀"
+
+
+def test_the_words_of_an_error_are_cut() -> None:
+    text, _ = failure(status(400, "x" * 100_000))
+    assert len(text) < 600
+
+
 def test_tokens_are_counted_high_and_without_the_network() -> None:
     model = LangChainModel(FakeListChatModel(responses=["x"]))
     assert model.count_tokens(Part(1, (Message("user", "x" * 30),))) == 16
@@ -338,7 +432,7 @@ class WholeModel(BaseChatModel):
 
 def test_a_model_that_does_not_stream_gives_its_reply_thought_calls_and_usage() -> None:
     model = LangChainModel(WholeModel(seen=[]))
-    completion = complete(model, PROMPT, Options())
+    completion = complete(model, PROMPT, Options(tools=(SEARCH,)))
     assert (completion.text, completion.thought) == ("Yes.", "Hm.")
     assert completion.tool_calls[0].parsed() == {"query": "x"}
     assert (completion.prompt_tokens, completion.completion_tokens) == (5, 6)

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from agentmem import Agent, ScriptedModel
-from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
+from agentmem.errors import InvalidInput, SegmentNotFound, StoreFull, UndoBlocked
 from agentmem.models.embed import HashEmbedder
 from agentmem.opening import open_memory
 from agentmem.recollection import RecallMode
+from agentmem.storage.transaction import Transaction
 from tests.agents import make_agent, talk, window
 
 
@@ -30,11 +31,34 @@ def test_a_dropped_segment_leaves_the_window_and_stays_searchable(agent: Agent) 
 @pytest.mark.parametrize("action", ["drop", "summarize", "keep", "pin"])
 def test_undo_at_once_brings_back_the_identical_window(agent: Agent, action: str) -> None:
     before = window(agent)
-    decided = getattr(agent.memory, action)(2)
+    decided = getattr(agent.memory, action)(*((2, 3) if action == "summarize" else (2,)))
     undone = agent.memory.undo(decided.id)
     assert window(agent) == before
     assert undone.reason == f"Undo of decision {decided.id} ({action})."
     assert agent.memory.archive.window(agent.memory.session.id) == list(agent.context.snapshot())
+
+
+def test_a_summary_that_cannot_be_stored_whole_leaves_its_sources_where_they_are(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StoreFull("The disk is full.")
+
+    before, stored = window(agent), agent.memory.archive.session_segments(agent.memory.session.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(Transaction, "add_decision", full)
+        with pytest.raises(StoreFull):
+            agent.memory.summarize(2, 3)
+    assert window(agent) == before
+    assert agent.memory.archive.session_segments(agent.memory.session.id) == stored
+    assert agent.memory.archive.window(agent.memory.session.id) == list(agent.context.snapshot())
+
+
+def test_what_is_too_short_to_summarize_is_refused_and_stays(agent: Agent) -> None:
+    before = window(agent)
+    with pytest.raises(InvalidInput, match="too few to summarize"):
+        agent.memory.summarize(3)
+    assert window(agent) == before
 
 
 def test_undo_takes_the_last_decision_first_and_never_one_twice(agent: Agent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from agentmem.segment import Message, Segment, Trust, lowest_trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import StoredSegment
 from agentmem.storage.text import normalize_text
-from agentmem.summary import summarize
+from agentmem.summary import Summarizer
 from tests.agents import make_agent
 from tests.hostile import POISONS
 
@@ -135,16 +135,19 @@ def test_three_generations_of_summaries_have_the_trust_of_the_first(
         newest, expected = stored, stored.segment.trust
         for generation in range(3):
             model = ScriptedModel([f"It says: {stored.segment.text[-40:]} (told {generation})"])
-            summary, _ = summarize(
-                [newest.segment],
-                model,
+            summarizer = Summarizer(
+                model=model,
                 part=lambda segment: Part(segment.id, segment.messages),
                 max_tokens=500,
                 budget_tokens=9_000,
-                created=1.0,
+                seconds=9.0,
             )
+            # A summarizer takes originals only: whatever it is given, its trust goes on.
+            padded = Message("user", newest.segment.text + " and so on" * 40)
+            [written] = summarizer([[replace(newest.segment, kind="turn", messages=(padded,))]])
+            assert isinstance(written, tuple)
             with archive.write() as transaction:
-                added = transaction.add_segment(newest.session_id, newest.turn, summary)
+                added = transaction.add_segment(newest.session_id, newest.turn, written[0])
             newest = archive.segment(added.id)
             assert (newest.segment.origin, newest.segment.trust) == ("summary", expected)
 

@@ -51,3 +51,20 @@ def test_a_segment_without_messages_is_refused() -> None:
 def test_tool_arguments_must_be_one_object(arguments: str) -> None:
     with pytest.raises(ValueError):
         ToolCall("1", "f", arguments).parsed()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("[" * 100_000, "nested too deep"),
+        ('{"x": ' + "[" * 5000 + "]" * 5000 + "}", "nested too deep"),
+        ('{"x": NaN}', "NaN is no JSON"),
+        ('{"x": -Infinity}', "-Infinity is no JSON"),
+        ('{"x": ' + "9" * 5000 + "}", "integer string conversion"),
+        ("[1]", "must be a JSON object"),
+        ("", "Expecting value"),
+    ],
+)
+def test_arguments_that_are_no_json_object_are_a_value_error(arguments: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ToolCall("a", "look", arguments).parsed()

@@ -238,8 +238,7 @@ class ChatModel(ABC):
         """
         if not tools:
             return 0
-        schemas = json.dumps([asdict(tool) for tool in tools], ensure_ascii=False)
-        return self.count_tokens(Part("tools", (Message("system", schemas),)))
+        return self.count_tokens(tools_part(tools))
 
     @property
     def kv(self) -> KVTier | None:
@@ -286,6 +285,12 @@ def estimate_tokens(part: Part) -> int:
         for message in part.messages
     )
     return -(-num_bytes // 3) + 6 * len(part.messages)
+
+
+def tools_part(tools: Sequence[Tool]) -> Part:
+    """The descriptions of tools as a part of the prompt: what is to be counted of them."""
+    described = json.dumps([asdict(tool) for tool in tools], ensure_ascii=False)
+    return Part("tools", (Message("system", described),))
 
 
 def complete(model: ChatModel, prompt: Sequence[Part], options: Options) -> Completion:

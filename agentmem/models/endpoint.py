@@ -24,6 +24,8 @@ MAX_WAIT_SECONDS = 60.0
 """A server that asks for a longer wait between tries is asked again after so long."""
 POLL_SECONDS = 0.05
 """How often a reader who may be cancelled looks."""
+_MAX_TEXT = 500
+"""Characters of a server's words that are passed on: some send a page, or the prompt."""
 _TRANSPORT_ERRORS = frozenset(
     {"APIConnectionError", "TransportError", "ConnectionError", "TimeoutError", "ConnectTimeout"}
 )
@@ -167,11 +169,13 @@ def explain(error: BaseException) -> Failure:
     """
     text = " ".join(str(error).split()) or type(error).__name__
     status = _status(error)
+    has_no_quota = "insufficient_quota" in text
+    text = text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
     if status is None:
         names = {one.__name__ for one in type(error).__mro__}
         return Failure(text, may_pass=bool(names & _TRANSPORT_ERRORS))
     may_pass = status in (408, 409, 425, 429) or status >= 500
-    if "insufficient_quota" in text:
+    if has_no_quota:
         may_pass = False
     return Failure(text, status, may_pass, _asked_wait(error))
 

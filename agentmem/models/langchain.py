@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
-from agentmem.errors import BudgetExceeded, InvalidInput, ModelUnavailable
-from agentmem.models.base import (
-    Capabilities,
-    ChatModel,
-    Delta,
-    Options,
-    Part,
-    Tool,
-)
+from agentmem.errors import InvalidInput, ModelUnavailable
+from agentmem.models.base import Capabilities, ChatModel, Completion, Delta, Options, Part
 from agentmem.models.endpoint import (
     CallFailed,
     Cancelled,
@@ -34,9 +28,10 @@ from agentmem.models.endpoint import (
     sleep_until,
     wait_before,
 )
-from agentmem.models.json_answer import ANSWER_TOOL, answer_tool, as_json, instruction
+from agentmem.models.json_answer import as_json
 from agentmem.models.langchain_messages import to_langchain
 from agentmem.models.langchain_reply import StreamedReply
+from agentmem.models.langchain_request import Counter, Request, make_request
 from agentmem.segment import Message
 
 logger = logging.getLogger(__name__)
@@ -108,38 +103,32 @@ class LangChainModel(ChatModel):
             context_tokens=context_tokens or int(profile.get("max_input_tokens") or 0),
         )
         self._first_wait_seconds = first_wait_seconds
-        self._bytes_per_token = bytes_per_token
+        self._counter = Counter(bytes_per_token)
         self._reports_finish = reports_finish
         self._arguments = dict(arguments or {})
         self._connections = connections
         self._refused: set[str] = set()
 
     def count_tokens(self, part: Part) -> int:
-        """Tokens of the part by its bytes: providers tell their own count only afterwards."""
-        nbytes = sum(
-            len(message.content.encode("utf-8", "replace"))
-            + sum(len((call.name + call.arguments).encode("utf-8", "replace")) + 8
-                  for call in message.tool_calls)
-            for message in part.messages
-        )  # fmt: skip
-        return -int(-nbytes // self._bytes_per_token) + 6 * len(part.messages)
+        """Tokens of the part as it is sent, by its bytes."""
+        return self._counter.count(to_langchain(part.messages, alternates_roles=False))
 
     def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
         """Stream the reply; a request with a JSON schema yields its value at the end.
 
         Raises:
-            BudgetExceeded: the prompt is longer than `options.max_tokens`.
-            ModelUnavailable: the endpoint failed for good, was too slow, or broke off.
+            BudgetExceeded: prompt and tools leave no token of `options.max_tokens` for the reply.
+            ModelUnavailable: the endpoint failed for good, was too slow, broke off or said nothing.
         """
-        num_prompt = sum(map(self.count_tokens, prompt))
-        if options.max_tokens and num_prompt > options.max_tokens:
-            raise BudgetExceeded(
-                f"The prompt has {num_prompt} tokens: at most {options.max_tokens} are allowed."
-            )
         messages = [message for part in prompt for message in part.messages]
-        reply = StreamedReply(options, num_prompt)
+        reply = StreamedReply(options)
+        if options.max_new_tokens == 0:
+            num_tokens = self._request(messages, options).num_tokens
+            yield Delta(completion=Completion("", "length", prompt_tokens=num_tokens))
+            return
         try:
-            for chunk in self._chunks(messages, options, time.monotonic() + self.seconds):
+            deadline = time.monotonic() + self.seconds
+            for chunk in self._chunks(reply, messages, options, deadline):
                 if (text := reply.take(chunk)) and options.json_schema is None:
                     yield Delta(text)
                 if reply.is_over:
@@ -150,9 +139,9 @@ class LangChainModel(ChatModel):
             raise ModelUnavailable(
                 f"{self.name} did not finish its reply within {self.seconds:g} s."
             ) from error
-        if self._reports_finish and reply.is_cut:
-            raise ModelUnavailable(f"The stream from {self.name} broke off before its end.")
         completion = reply.completion()
+        if reply.is_empty(completion):
+            raise ModelUnavailable(f"{self.name} gave an empty answer.")
         if options.json_schema is not None:
             completion = as_json(completion, options.json_schema)
             rest = completion.text
@@ -172,64 +161,55 @@ class LangChainModel(ChatModel):
             self._connections.interrupt()
 
     def _chunks(
-        self, messages: list[Message], options: Options, deadline: float
+        self, reply: StreamedReply, messages: list[Message], options: Options, deadline: float
     ) -> Iterator[AIMessage]:
         """The reply's messages as they arrive, after as many tries as it takes."""
         attempt = 1
         while True:
-            has_begun = False
-            ask = self._call(messages, options)
+            request = self._request(messages, options)
+            reply.begin(request.options, request.num_tokens)
+            cause: BaseException | None = None
             try:
-                for chunk in read_until(
-                    deadline, ask, cancelled=options.cancelled, interrupt=self._interrupt
-                ):
-                    has_begun = has_begun or bool(chunk.text or chunk.tool_calls)
-                    yield chunk
-                return
+                yield from read_until(
+                    deadline,
+                    partial(request.open, self.chat_model),
+                    cancelled=options.cancelled,
+                    interrupt=self._interrupt,
+                )
+                if not (self._reports_finish and reply.is_cut):
+                    return
+                failure = Failure("the stream ended before the reply", may_pass=True)
             except CallFailed as failed:
-                failure = explain(failed.error)
-                if isinstance(failed.error, KeyboardInterrupt | SystemExit):
-                    raise failed.error from None
-                if not has_begun and self._leave_out(failure):
-                    continue
-                if has_begun or not failure.may_pass or attempt == MAX_TRIES:
-                    raise self._unavailable(failure, has_begun) from failed.error
-                wait = wait_before(attempt, failure, self._first_wait_seconds)
-                logger.info("%s: try %d failed, waiting %.1f s", self.name, attempt, wait)
-                try:
-                    sleep_until(deadline, wait, options.cancelled)
-                except DeadlinePassed:
-                    raise self._unavailable(failure, has_begun) from failed.error
-                attempt += 1
+                cause = failed.error
+                failure = explain(cause)
+                if isinstance(cause, KeyboardInterrupt | SystemExit):
+                    raise cause from None
+            if not reply.has_begun and self._leave_out(failure):
+                continue
+            if reply.has_begun or not failure.may_pass or attempt == MAX_TRIES:
+                raise self._unavailable(failure, reply.has_begun) from cause
+            wait = wait_before(attempt, failure, self._first_wait_seconds)
+            logger.info("%s: try %d failed, waiting %.1f s", self.name, attempt, wait)
+            try:
+                sleep_until(deadline, wait, options.cancelled)
+            except DeadlinePassed:
+                raise self._unavailable(failure, reply.has_begun) from cause
+            attempt += 1
 
     def _unavailable(self, failure: Failure, has_begun: bool) -> ModelUnavailable:
         status = f" (status {failure.status})" if failure.status else ""
         happened = "broke off" if has_begun else "failed"
         return ModelUnavailable(f"{self.name} {happened}{status}: {failure.text}")
 
-    def _call(self, messages: list[Message], options: Options) -> Callable[[], Iterator[AIMessage]]:
-        """A function that starts the call and returns its stream."""
-        arguments = {
-            name: value
-            for name, value in {**self._arguments, **_sampling(options)}.items()
-            if name not in self._refused
-        }
-        stop = list(options.stop) if options.stop and "stop" not in self._refused else None
-        tools = (
-            [_schema_of(tool) for tool in options.tools] if self.capabilities.calls_tools else []
+    def _request(self, messages: Sequence[Message], options: Options) -> Request:
+        return make_request(
+            messages,
+            options,
+            capabilities=self.capabilities,
+            counter=self._counter,
+            arguments=self._arguments,
+            refused=self._refused,
         )
-        choice: dict[str, Any] = {}
-        if options.json_schema is not None and self.capabilities.calls_tools:
-            tools = [_schema_of(answer_tool(options.json_schema))]
-            if "tool_choice" not in self._refused:
-                choice["tool_choice"] = ANSWER_TOOL
-        elif options.json_schema is not None:
-            messages = [*messages, Message("user", instruction(options.json_schema))]
-        sent = to_langchain(messages, alternates_roles=self.capabilities.alternates_roles)
-        if tools:
-            bound = self.chat_model.bind_tools(tools, **choice)
-            return lambda: bound.stream(sent, stop=stop, **arguments)
-        return lambda: self.chat_model.stream(sent, stop=stop, **arguments)
 
     def _leave_out(self, failure: Failure) -> bool:
         """Whether the server refused a parameter, which is now left out."""
@@ -255,25 +235,3 @@ def _name_of(chat_model: BaseChatModel) -> str:
         if isinstance(name := getattr(chat_model, attribute, None), str) and name:
             return name
     return chat_model._llm_type
-
-
-def _sampling(options: Options) -> dict[str, Any]:
-    """The parameters most providers call by these names; what is at its default is not sent."""
-    sent: dict[str, Any] = {
-        "temperature": options.temperature,
-        "max_tokens": options.max_new_tokens,
-    }
-    if options.top_p < 1:
-        sent["top_p"] = options.top_p
-    if options.temperature > 0:
-        sent["seed"] = options.seed
-    return sent
-
-
-def _schema_of(tool: Tool) -> dict[str, Any]:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
-    return {"type": "function", "function": function}

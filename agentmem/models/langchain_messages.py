@@ -6,7 +6,9 @@ row, a tool result without its call. What is made here has none of these.
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from langchain_core.messages import (
@@ -22,6 +24,10 @@ from langchain_core.messages.tool import tool_call
 from agentmem.segment import Message, ToolCall
 
 NO_RESULT = "(no result)"
+_MAX_NAME = 64
+_MAX_ID = 256
+_NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 EARLIER = "(Earlier messages are not shown.)"
 
 
@@ -92,10 +98,15 @@ def _exchange(message: Message, results: Sequence[Message]) -> list[BaseMessage]
 def _call(call: ToolCall) -> dict[str, object]:
     try:
         arguments = call.parsed()
+        if _SURROGATE.search(as_text := json.dumps(arguments, ensure_ascii=False)):
+            # An escape of half a character is JSON, but it cannot be sent.
+            arguments = json.loads(_SURROGATE.sub("\ufffd", as_text))
     except ValueError:
         # The provider takes objects only; the model shall still see what it wrote.
         arguments = {"arguments": call.arguments}
-    return dict(tool_call(name=call.name, args=arguments, id=call.id))
+    # A name that no tool can have is refused by providers, with all that comes after it.
+    name = _NO_NAME.sub("_", call.name)[:_MAX_NAME] or "_"
+    return dict(tool_call(name=name, args=arguments, id=call.id))
 
 
 def _orphan(message: Message) -> BaseMessage:
@@ -121,10 +132,13 @@ def _can_join(first: BaseMessage, second: BaseMessage) -> bool:
     return isinstance(first, HumanMessage) and isinstance(second, HumanMessage)
 
 
-def tool_calls_of(message: AIMessage) -> tuple[ToolCall, ...]:
+def tool_calls_of(message: AIMessage, *, is_cut: bool = False) -> tuple[ToolCall, ...]:
     """The calls of a reply, arguments as the model wrote them: cut short, they stay cut short.
 
     (LangChain completes a JSON text that was cut off, which turns `[12` into `[1]`.)
+
+    Args:
+        is_cut: the reply reached its length, so that a call without arguments has lost them.
     """
     if isinstance(message, AIMessageChunk) and message.tool_call_chunks:
         calls = [
@@ -137,10 +151,20 @@ def tool_calls_of(message: AIMessage) -> tuple[ToolCall, ...]:
             for call in message.tool_calls
         ]
         calls += [(call["id"], call["name"], call["args"]) for call in message.invalid_tool_calls]
-    return tuple(
-        ToolCall(id or f"call_{number}", name or "", arguments or "{}")
-        for number, (id, name, arguments) in enumerate(calls)
-    )
+    none = "" if is_cut else "{}"
+    made: dict[str, ToolCall] = {}
+    for number, (id, name, arguments) in enumerate(calls):
+        # A result is found by its call's id: two calls cannot share one.
+        own = clean_text(id or "")[:_MAX_ID]
+        if not own or own in made:
+            own = next(one for n in itertools.count(number) if (one := f"call_{n}") not in made)
+        made[own] = ToolCall(own, clean_text(name or ""), clean_text(arguments or none))
+    return tuple(made.values())
+
+
+def clean_text(text: str) -> str:
+    """The text with what is no character replaced: halves of one, and NUL."""
+    return _SURROGATE.sub("\ufffd", text).replace("\0", "\u2400")
 
 
 def thought_of(message: AIMessage) -> str:
