@@ -11,7 +11,9 @@ import re
 from agentmem.storage.terms import analyze
 
 _CHANGES = (
-    r"chang\w+|switch\w*|mov(?:e|ed|es|ing)|relocat\w+|migrat\w+|transferr?\w*|reset|renam\w+"
+    r"chang\w+|climb\w*|rose|risen|fell|fallen|grew|grown|jumped|sank|shrank|(?:down|up) to"
+    r"|rebrand\w*|rebook\w*|switch\w*|mov(?:e|ed|es|ing)|relocat\w+|migrat\w+|transferr?\w*|reset"
+    r"|renam\w+"
     r"|renew\w*"
     r"|replac(?:e|ed|es|ing)|swap\w*|trad(?:e|ed|ing)|updat\w+|correct(?:ed|ion)|reassign\w*"
     r"|reschedul\w+|postpon\w+"
@@ -63,7 +65,8 @@ _ADDS = re.compile(
     re.IGNORECASE,
 )
 _REPLACES = re.compile(
-    r"\b(?:instead of|rather than|in place of|statt|anstatt|au lieu d\w+|plutôt que|en lugar de"
+    r",\s+not\s+(?=(?:the|my|our|an?|in|at|on)\b)|\b(?:instead of|rather than|in place of|statt"
+    r"|anstatt|au lieu d\w+|plutôt que|en lugar de"
     r"|en vez de)\s+"
     r"|\b(?:from|von|de)\s+(?=\S+(?:\s\S+){0,3}\s(?:to|auf|zu|à|a)\s)",
     re.IGNORECASE,
@@ -98,7 +101,8 @@ _CUE_TERMS = frozenset(
         " quit retired closed sold cancelled broke gone today last week weekend year month ago"
         " know remember"
         " told tell say says said quick note record way also fyi hey ok okay well"
-        " reads read going go note mein meine meinen meinem meiner ist sind der die das den dem"
+        " s'appelle appelle c'est j'ai maintenant heißt heisst llama reads read going go note"
+        " mein meine meinen meinem meiner ist sind der die das den dem"
         " im am auf ich wir habe hat und nicht zu es ein eine le la les mon ma mes est un une du"
         " des je el los las mi mis está una del se de en jetzt neu neue neuer neuen seit"
         " désormais ahora"

@@ -73,7 +73,7 @@ _REPORTED = re.compile(
     r"^\W*(?:assistant|system|user|bot)\s*:|[\"“”«»].{12,}[\"“”«»]", re.IGNORECASE
 )
 _SOMEBODYS = re.compile(
-    r"\b(?:my|mine|our|ours|i|i['’]m|i['’]ve|we|we['’]re|we['’]ve|me|us|his|her|their|mein\w*"
+    r"\b(?:my|mine|our|ours|i|i['’]m|i['’]ve|we|we['’]re|we['’]ve|me|us|his|her|their|he|she|they|mein\w*"
     r"|unser\w*|ich|wir"
     r"|mon|ma|mes|notre|nos|je|j['’]|nous|mi|mis|nuestr\w+|yo|me)\b|我",
     re.IGNORECASE,
@@ -84,7 +84,7 @@ _STATES = re.compile(
     r"|studying|reading|plays?|drives?|eats?|drinks?|uses?|takes?|goes|comes?|keeps?|stays?|runs?"
     r"|wears?|speaks?"
     r"|supports?|teaches|prefers?|belongs?|sits?|moves?|has|have|got|orders?|teach|cooks?|wear"
-    r"|drink|eat|drive|use|allergic|married|dating|go"
+    r"|drink|eat|drive|use|volunteers?|allergic|married|dating|go"
     r"|meets?|parks?"
     r"|ist|heißt|sind|wohne\w*|arbeite\w*|est|suis|habite|s'appelle|es|está|estoy|vivo|trabajo"
     r"|llam\w+)\b"
@@ -144,8 +144,11 @@ def _statements(sentence: str) -> list[Statement]:
     if former and len(former) < len(parts) and any(_USED_TO.search(part) for part in former):
         rest = [part for part in parts if part not in former]
         found = [one for part in former if (one := _former(part)) is not None]
-        now = ", ".join(rest)
-        return found + [one for one in [_current(now)] if one is not None]
+        value = value_of(", ".join(rest))
+        if value is not None:
+            # What it is about may have been said of what it was before: "but now it's ...".
+            found.append(Statement(_subject(", ".join(rest), value), value.text, sentence))
+        return found
     if former or _is_past(sentence):
         one = _former(sentence)
     else:
@@ -174,7 +177,8 @@ def _current(sentence: str) -> Statement | None:
     if value is None or not _is_about_something(sentence, value):
         return None
     bare = _LEAD.sub("", sentence)
-    somebody = bool(_SOMEBODYS.search(bare) or whose(bare).sure)
+    people = whose(bare)
+    somebody = bool(_SOMEBODYS.search(bare) or people.sure or people.maybe)
     states = _STATES.search(bare) is not None
     updates = cues.updates(sentence) or cues.ends(sentence)
     literal = value.kind != "words"

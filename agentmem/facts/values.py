@@ -102,15 +102,23 @@ _COPULA = re.compile(
     r"|opens?|named"
     r"|called|lives?|works?|studies|studying|reading|plays?|drives?|eats?|drinks?|uses?|use"
     r"|takes?|goes"
-    r"|keep|keeps|orders?|always get|teach|reads|stays?|runs?|wears?|speaks?|supports?|teaches"
+    r"|keep|keeps|made me|volunteers?|orders?|always get|teach|reads|stays?|runs?|wears?|speaks?"
+    r"|supports?|teaches"
     r"|prefer|prefers|started|joined"
     r"|adopted|put"
     r"|bought|got|has|have|had|ist|heißt|sind|est|s'appelle|es|está|se llama|wohne|arbeite)\b"
     r"|['’](?:s|re|m)\b|[是在到为叫]",
     re.IGNORECASE,
 )
+_TURNED = re.compile(
+    r"\W*(?:now |so |but |and |today |then )*((?:[\w.'’-]+ ){0,3}[\w.’-]+) (?:is|are|will be|has"
+    r" become|becomes)"
+    r" (?:now |also |actually )?(?:my|our|[^\W\d]\w+['’]s) ",
+    re.IGNORECASE,
+)
+"""Said the other way round: "comté is my favourite cheese"."""
 _TO = re.compile(
-    r"\b(?:to|for|with|by|into|onto|on to|until|till|auf|zu|nach|à|au|al|a|en|por|in|at|on)\s+"
+    r"\b(?:to|as|for|with|by|into|onto|on to|until|till|auf|zu|nach|à|au|al|a|en|por|in|at|on)\s+"
     r"|[到成为]",
     re.IGNORECASE,
 )
@@ -176,6 +184,10 @@ def value_of(sentence: str) -> Value | None:
 
 
 def _given_by(clause: str, *, first: bool) -> Value | None:
+    turned = _TURNED.match(clause)
+    if turned is not None and turned.group(1).casefold() not in _NO_NAME:
+        found = literals(f" {turned.group(1)}")
+        return found[-1][1] if found else Value(turned.group(1).strip(), "words")
     if cues.changes(clause):
         ends = list(_TO.finditer(clause, _start_of_change(clause)))
         for to in ends:
