@@ -44,7 +44,7 @@ CHANGED = re.compile(rf"\b(?:{_CHANGES}|{_TAKES})\b|改[到成为]|换成|搬[�
 
 _ENDS = re.compile(
     r"\b(?:no longer|not .{0,40}\b(?:any ?more|any longer)|n['’]t .{0,40}\b(?:any ?more|any"
-    r" longer)|left|leaving"
+    r" longer)|(?<!the )(?<!my )(?<!on )left|leaving"
     r"|quit|resigned|retired|died|closed|shut down|gave up|given up|stopped|sold|cancelled"
     r"|canceled|broke"
     r"|broke up|split up|moved away|ran away|stepped down|gone off|(?-i:over (?=[A-Z]))|is"

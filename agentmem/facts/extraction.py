@@ -73,7 +73,8 @@ _REPORTED = re.compile(
     r"^\W*(?:assistant|system|user|bot)\s*:|[\"“”«»].{12,}[\"“”«»]", re.IGNORECASE
 )
 _SOMEBODYS = re.compile(
-    r"\b(?:my|mine|our|ours|i|i['’]m|i['’]ve|we|we['’]re|we['’]ve|me|us|his|her|their|he|she|they|mein\w*"
+    r"\b(?:my|mine|our|ours|i|i['’]m|i['’]ve|we|we['’]re|we['’]ve|me|us|his|her|their|he|she|they"
+    r"|mein\w*"
     r"|unser\w*|ich|wir"
     r"|mon|ma|mes|notre|nos|je|j['’]|nous|mi|mis|nuestr\w+|yo|me)\b|我",
     re.IGNORECASE,

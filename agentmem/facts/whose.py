@@ -51,7 +51,8 @@ _PLURAL_NAME = re.compile(r"\bthe\s+([A-Z]\w+s)['’]")
 _BEGINS = re.compile(
     r"^\W*((?-i:[A-ZÀ-Þ])[\w-]+)(?:\s+and\s+(?-i:[A-ZÀ-Þ])[\w-]+)?\s+(?:is|was|has|had|isn['’]t"
     r"|doesn['’]t|"
-    r"didn['’]t|told|said|got|(?-i:[a-z])+s|(?-i:[a-z])+ed|broke|quit|left|went|found|took|gave|came|made|began|sold|bought|ist|hat|est|a|es"
+    r"didn['’]t|told|said|got|(?-i:[a-z])+s|(?-i:[a-z])+ed|broke|quit|left|went|found|took|gave"
+    r"|came|made|began|sold|bought|ist|hat|est|a|es"
     r"|tiene)\b",
     re.IGNORECASE,
 )
