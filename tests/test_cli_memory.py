@@ -43,6 +43,18 @@ def test_search_shows_a_table_with_hostile_text_escaped() -> None:
     assert lines[1].split(maxsplit=5)[5] == r"It rains \x1b[2J\u202etoday."
 
 
+def test_facts_are_listed_with_the_time_in_which_they_held() -> None:
+    run_cli("chat", stdin="Scratch that, my locker code is 77310 now.\n")
+    newer, older = run_cli("facts", "locker code", "--json").of_type("fact")
+    assert (newer["value"], newer["valid_to"]) == ("77310", None)
+    assert (older["value"], older["valid_to"]) == ("58291", newer["valid_from"])
+    lines = run_cli("facts").stdout.splitlines()
+    assert lines[0].split() == ["id", "turn", "held", "segments", "value", "statement"]
+    assert "until" in run_cli("search", "58291").stdout
+    exported = [json.loads(line) for line in run_cli("export", "-").stdout.splitlines()]
+    assert [row["value"] for row in exported if row["type"] == "fact"] == ["58291", "77310"]
+
+
 def test_show_lists_and_shows_one_in_full() -> None:
     lines = run_cli("show").stdout.splitlines()
     assert lines[0].split() == ["id", "turn", "kind", "from", "state", "text"]
