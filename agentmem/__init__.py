@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentmem.block import Block as Block
     from agentmem.block import BlockVersion as BlockVersion
     from agentmem.budget import Budget as Budget
+    from agentmem.consolidation import consolidate_memory as consolidate_memory
     from agentmem.context import Context as Context
     from agentmem.decision import Candidate as Candidate
     from agentmem.decision import Decision as Decision
@@ -89,6 +90,7 @@ _HOME = {
     "Token": "events",
     "TurnRow": "storage.rows",
     "Usage": "events",
+    "consolidate_memory": "consolidation",
     "from_origin": "origin",
     "import_file": "importing",
     "open_memory": "opening",
@@ -129,6 +131,7 @@ __all__ = [
     "Token",
     "TurnRow",
     "Usage",
+    "consolidate_memory",
     "from_origin",
     "import_file",
     "open_memory",

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from agentmem.budget import Budget
+from agentmem.consolidation import chores_for
 from agentmem.context import Context
 from agentmem.controller import Controller
 from agentmem.errors import InvalidInput, Unsupported
@@ -33,17 +34,16 @@ from agentmem.recall import Recall
 from agentmem.recollection import RecallMode, Recollection
 from agentmem.session import Session
 from agentmem.storage.archive import Store
-from agentmem.summary import Summarizer
+from agentmem.summary import SUMMARY_TOKENS, Summarizer
 from agentmem.suspension import Suspension
 from agentmem.turn import Generation
+from agentmem.worker import Worker
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 ControllerMode = Literal["llm", "scored", "tools", "policy", "off"]
 _MODES: tuple[ControllerMode, ...] = get_args(ControllerMode)
-_SUMMARY_TOKENS = 96
-"""Tokens of a summary at most, all that stands around its text included."""
 
 
 class Agent:
@@ -72,6 +72,8 @@ class Agent:
         tools: functions the model may call, where it can.
         memory_tools: let the model edit its core memory, search what was said and keep notes, by
             tools; None leaves it to models that say they can, where the budget has room.
+        background: consolidate memory in a thread of its own between turns: vectors of imports,
+            facts that the model reads, summaries that forgetting took away.
         base_url, api_key: of an OpenAI-compatible endpoint.
         threads: CPU threads of the local engine; None leaves torch's choice.
         max_new_tokens, temperature, top_p, top_k, repetition_penalty, seed, stop: of replies.
@@ -99,6 +101,7 @@ class Agent:
         embedder: str | Embedder | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         memory_tools: bool | None = None,
+        background: bool = False,
         base_url: str | None = None,
         api_key: str | None = None,
         threads: int | None = None,
@@ -158,7 +161,7 @@ class Agent:
                 summarizer=Summarizer(
                     model=self.model,
                     part=context.part,
-                    max_tokens=min(_SUMMARY_TOKENS, limits.max_tokens // 8),
+                    max_tokens=min(SUMMARY_TOKENS, limits.max_tokens // 8),
                     budget_tokens=limits.max_tokens,
                     seconds=limits.seconds,
                 ),
@@ -178,6 +181,11 @@ class Agent:
             self.started = SessionStarted(
                 row.name, self.model.name, limits.max_tokens, kv, row.num_turns
             )
+            self._resting: Callable[[], AbstractContextManager[None]] = nullcontext
+            if background:
+                worker = Worker(chores_for(memory, self.model))
+                stack.callback(worker.close)
+                self._resting = worker.resting
             self._stack = stack.pop_all()
 
     # Talking
@@ -209,7 +217,8 @@ class Agent:
         self, text: str, *, turn: TurnKey | None = None, reply: str | None = None
     ) -> Iterator[Event]:
         """Send a message; everything that happens until the reply, which comes after its commit."""
-        yield from self.session.events(text, turn=turn, reply=reply)
+        with self._resting():
+            yield from self.session.events(text, turn=turn, reply=reply)
 
     async def achat(self, text: str, *, turn: TurnKey | None = None) -> Reply:
         """`chat` on this agent's own worker thread; cancelling the task interrupts the reply."""

@@ -24,6 +24,8 @@ from agentmem.telling import COMMON, telling_terms
 logger = logging.getLogger(__name__)
 
 MARK = "[Summary of earlier messages]"
+SUMMARY_TOKENS = 96
+"""What a summary may take by default, all that stands around its text included."""
 _MIN_TEXT_TOKENS = 8
 """A summary with less room than this says nothing."""
 _MAX_TERMS = 6

@@ -364,6 +364,25 @@ def said_ids(
     return list(connection.execute(query).scalars())
 
 
+def unsummarized(connection: Connection, user_id: int) -> list[StoredSegment]:
+    """What is left of one group of segments whose summary was forgotten, by id; empty for none."""
+    child = segments.alias("child")
+    made = select(lineage.c.child_id, lineage.c.parent_id, child.c.state).join_from(
+        lineage, child, child.c.id == lineage.c.child_id
+    ).where(child.c.kind == "summary").subquery()  # fmt: skip
+    alive = select(made.c.parent_id).where(made.c.state != FORGOTTEN)
+    orphans = (
+        select_segments(user_id)
+        .with_only_columns(segments.c.id, made.c.child_id)
+        .join(made, made.c.parent_id == segments.c.id)
+        .where(segments.c.state == "summarized", segments.c.id.not_in(alive))
+        .order_by(made.c.child_id.desc(), segments.c.id)
+    )
+    rows = connection.execute(orphans).all()
+    group = [row.id for row in rows if row.child_id == rows[0].child_id]
+    return load(connection, user_id, group)
+
+
 def forget(connection: Connection, segment_id: int) -> None:
     """Delete a segment's text and place; what stays says only that there was one."""
     connection.execute(delete(messages).where(messages.c.segment_id == segment_id))

@@ -242,6 +242,11 @@ class Archive:
         with self._read() as (connection, user_id):
             return segments.children(connection, user_id, list(ids))
 
+    def unsummarized(self) -> list[StoredSegment]:
+        """What is left of one group of segments whose summary was forgotten; empty for none."""
+        with self._read() as (connection, user_id):
+            return segments.unsummarized(connection, user_id)
+
     def states(self, session_id: int) -> dict[State, int]:
         """How many segments of a session are in each state; states without any are left out."""
         with self._read() as (connection, user_id):

@@ -23,6 +23,7 @@ from agentmem.cli import (
     blocks,
     calibrate,
     chat,
+    consolidate,
     db,
     doctor,
     export,
@@ -54,6 +55,7 @@ memory.register(app)
 blocks.register(app)
 facts.register(app)
 stats.register(app)
+consolidate.register(app)
 export.register(app)
 import_.register(app)
 audit.register(app)
