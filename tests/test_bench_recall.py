@@ -53,6 +53,9 @@ def test_all_systems_play_one_conversation_within_the_budget(
     assert 0 <= agentmem.small_talk_recall_share <= 0.25
     assert all(row.exact == 0 for row in by_name.values()), "the scripted model knows nothing"
     assert all(row.seconds_per_turn["recall"] > 0 for row in by_name.values())
+    assert (agentmem.instructions_in_window or 0) >= 0.8 and dense.instructions_in_window == 1
+    assert (agentmem.newest_first or 0) >= 0.9 and (agentmem.older_found or 0) >= 0.6
+    assert window.newest_first is None, "nothing is searched there"
 
     # What was written is complete, and a second run measures nothing again.
     written = json.loads((tmp_path / "r.json").read_text())

@@ -13,13 +13,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from agentmem.bench.conversation import Conversation, Question, digest
+from agentmem.bench.conversation import Conversation, Fact, Question, digest
 from agentmem.bench.recall_row import RecallOptions, RecallRow
 from agentmem.bench.scoring import exact
 
 if TYPE_CHECKING:
     from agentmem import Agent, Usage
 
+_HITS = 50
+"""Hits of a search that are looked at."""
 STAGES = ("recall", "controller", "prefill", "decode")
 
 
@@ -45,6 +47,9 @@ class Play:
     usages: list[Usage] = field(default_factory=list)
     recalled_tokens: list[int] = field(default_factory=list)
     answers: dict[str, list[_Answer]] = field(default_factory=dict)
+    newest_first: float | None = None
+    older_found: float | None = None
+    instructions_in_window: float | None = None
 
     def run(self, *, tokens: int, asked: int, window_share: float) -> list[RecallRow]:
         """Play every turn, ask every question, measure: a row for each way.
@@ -66,6 +71,7 @@ class Play:
                     self.recalled_tokens.append(agent.recalled_tokens)
                 if n % 25 == 0 or n == len(turns):
                     self.tell(f"{name}: turn {n} of {len(turns)}")
+            self._look(agent)
             for n, question in enumerate(questions, start=1):
                 # Whoever asks first may push something out of the window.
                 for via in self.vias if n % 2 else reversed(self.vias):
@@ -102,7 +108,26 @@ class Play:
             small_talk_recall_share=fmean(self.recalled_tokens or [0]) / self.options.budget,
             seconds_per_turn=_mean_seconds(self.usages),
             seconds_per_question=_mean_seconds(usages),
+            newest_first=self.newest_first,
+            older_found=self.older_found,
+            instructions_in_window=self.instructions_in_window,
         )
+
+    def _look(self, agent: Agent) -> None:
+        """See which instructions are in view, and what a search makes of values that changed."""
+        told = self.conversation.instructions
+        if told:
+            text = "\n".join(entry.segment.text for entry in agent.context)
+            self.instructions_in_window = fmean(one.text in text for one in told)
+        changed = [
+            (question, older)
+            for question in self.conversation.questions
+            if (older := self.conversation.replaced(question)) is not None
+        ]
+        if self.system == "agentmem" and changed:
+            seen = [_search(agent, question, older) for question, older in changed]
+            self.newest_first = fmean(first for first, _ in seen)
+            self.older_found = fmean(found for _, found in seen)
 
     def _ask(self, agent: Agent, question: Question, via: str) -> _Answer:
         """Ask one question as if none had been asked before: a wrong answer would be copied."""
@@ -166,6 +191,21 @@ class _Answer:
     exact: bool
     paraphrase: bool
     usage: Usage
+
+
+def _search(agent: Agent, question: Question, older: Fact) -> tuple[bool, bool]:
+    """Whether the newest value is found above the older one, and that one with its interval."""
+    hits = agent.memory.search(question.text, _HITS)
+    texts = [hit.segment.text for hit in hits]
+    newest_at = next((i for i, text in enumerate(texts) if exact(question.answer, text)), None)
+    older_at = next((i for i, text in enumerate(texts) if exact(older.value, text)), None)
+    first = newest_at is not None and (older_at is None or newest_at < older_at)
+    ended = older_at is not None and any(
+        fact.valid_to is not None and exact(older.value, fact.statement)
+        for hit in hits
+        for fact in hit.facts
+    )
+    return first, ended
 
 
 def _mean_seconds(usages: list[Usage]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from agentmem.bench.conversation import Conversation, load
 from agentmem.bench.generator import generate
@@ -29,10 +29,24 @@ class Playable(Protocol):
     def tokens(self) -> int | None: ...
 
 
+@runtime_checkable
+class Changing(Playable, Protocol):
+    """The same of conversations in which values change and instructions are given."""
+
+    @property
+    def updates(self) -> int | None: ...
+    @property
+    def instructions(self) -> int: ...
+
+
 def prepare(options: Playable, count_tokens: Callable[[str], int]) -> list[Conversation]:
     """The script's conversation, or generated ones."""
     if options.script is not None:
         return [load(options.script)]
+    more = {}
+    if isinstance(options, Changing):
+        updates = options.facts // 2 if options.updates is None else options.updates
+        more = {"updates": updates, "instructions": options.instructions}
     return [
         generate(
             seed,
@@ -40,6 +54,7 @@ def prepare(options: Playable, count_tokens: Callable[[str], int]) -> list[Conve
             turns=options.turns,
             facts=options.facts,
             tokens=options.tokens,
+            **more,
         )
         for seed in range(options.seed, options.seed + options.conversations)
     ]

@@ -47,7 +47,8 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = (
     "system", "via", "in_window", "exact", "exact_paraphrase", "peak_prompt_tokens", "kv_bytes_end",
-    "kv_bytes_dense_end", "small_talk_recall_share", "seconds_a_turn", "seconds_a_question",
+    "kv_bytes_dense_end", "small_talk_recall_share", "newest_first", "older_found",
+    "instructions_in_window", "seconds_a_turn", "seconds_a_question",
 )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ class RecallOptions:
         model: as `Agent` takes it.
         budget: tokens of the window.
         turns, facts, tokens, seed: of the generated conversation.
+        updates: of how many facts another value was stated as true before; half where None.
+        instructions: standing instructions that are stated in it.
         conversations: how many are generated, with seeds from `seed` on.
         script: a conversation file to play in place of a generated one.
         systems: which systems; "agentmem" stands for both of its ways.
@@ -38,6 +40,8 @@ class RecallOptions:
     turns: int = 300
     facts: int = 40
     tokens: int | None = None
+    updates: int | None = None
+    instructions: int = 5
     seed: int = 0
     conversations: int = 1
     script: Path | None = None
@@ -106,6 +110,11 @@ class RecallRow:
         kv_bytes_dense_end: what a dense cache of everything said would hold then.
         small_talk_recall_share: mean share of the budget that recalled segments took while the
             user made small talk: what recall costs where it is not needed.
+        newest_first: of the values that took another's place, the share that a search for the
+            question finds above the older one; None where nothing is searched.
+        older_found: share whose older value is found all the same, with the time it held.
+        instructions_in_window: share of standing instructions that stand in the window after the
+            last turn.
         seconds_per_turn, seconds_per_question: by stage.
     """
 
@@ -130,6 +139,9 @@ class RecallRow:
     small_talk_recall_share: float
     seconds_per_turn: dict[str, float]
     seconds_per_question: dict[str, float]
+    newest_first: float | None = None
+    older_found: float | None = None
+    instructions_in_window: float | None = None
 
 
 def pooled(rows: Sequence[RecallRow]) -> list[RecallRow]:
@@ -172,4 +184,7 @@ def _pool(rows: Sequence[RecallRow]) -> RecallRow:
         small_talk_recall_share=mean("small_talk_recall_share"),
         seconds_per_turn=stages("seconds_per_turn"),
         seconds_per_question=stages("seconds_per_question"),
+        newest_first=mean_known("newest_first"),
+        older_found=mean_known("older_found"),
+        instructions_in_window=mean_known("instructions_in_window"),
     )

@@ -46,6 +46,12 @@ def recall(
     ] = None,
     facts: Annotated[int | None, typer.Option("--facts", min=1, help="Stated in it.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
+    updates: Annotated[
+        int | None, typer.Option("--updates", min=0, help="Facts whose value changes in it.")
+    ] = None,
+    instructions: Annotated[
+        int | None, typer.Option("--instructions", min=0, help="Standing ones, stated in it.")
+    ] = None,
     conversations: Annotated[
         int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
     ] = None,
