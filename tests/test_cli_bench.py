@@ -36,6 +36,18 @@ def test_recall_writes_a_row_a_system_and_a_file_that_is_taken_up_again(folder: 
     assert "window: measured before" in again.stderr
 
 
+def test_summaries_writes_a_row_a_system_and_a_table() -> None:
+    small = ("bench", "summaries", "--quick", "--model", "scripted", "--stretches", "2",
+             "--system", "extract", "--system", "whole", "--out", "rows.json")  # fmt: skip
+    first = run_cli(*small, "--json")
+    assert first.code == 0, first
+    assert [(row["bench"], row["system"], row["stretches"]) for row in first.events] == [
+        ("summaries", "extract", 2), ("summaries", "whole", 2),
+    ]  # fmt: skip
+    again = run_cli(*small)
+    assert again.code == 0 and "extract" in again.stdout and "stretch 1" not in again.stderr
+
+
 def test_an_unknown_system_is_a_usage_error() -> None:
     ran = run_cli("bench", "recall", "--model", "scripted", "--system", "magic", "--json")
     assert (ran.code, ran.events[0]["code"]) == (2, "InvalidInput")

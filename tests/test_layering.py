@@ -98,7 +98,17 @@ LAYERS = [
         ),
         never=HEAVY,
     ),
-    Layer("benchmarks", ("agentmem.bench",), ("agentmem", *PUBLIC, *CACHE, "agentmem.kernels")),
+    Layer(
+        "benchmarks",
+        ("agentmem.bench",),
+        (
+            "agentmem",
+            *PUBLIC,
+            *CACHE,
+            "agentmem.kernels",
+            "agentmem.models.base",
+        ),
+    ),
     Layer(
         "device script",
         ("agentmem.bench.device", "agentmem.bench.device_window"),

@@ -6,10 +6,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from agentmem.bench.conversation import Conversation, load
 from agentmem.bench.generator import generate
+
+if TYPE_CHECKING:
+    from agentmem import Agent
 
 
 class Playable(Protocol):
@@ -65,7 +68,7 @@ def token_counter(
     model: str, budget: int, threads: int | None
 ) -> Iterator[tuple[Callable[[str], int], int]]:
     """Counts what a message takes in the model's own prompt, header included; and its window."""
-    from agentmem import Agent, Message, Segment
+    from agentmem import Agent
 
     with (
         tempfile.TemporaryDirectory(prefix="agentmem-bench-") as folder,
@@ -78,7 +81,11 @@ def token_counter(
             threads=threads,
         ) as agent,
     ):
-        yield (
-            lambda text: agent.context.count(Segment((Message("user", text),))) if text else 0,
-            agent.model.capabilities.context_tokens,
-        )
+        yield message_counter(agent), agent.model.capabilities.context_tokens
+
+
+def message_counter(agent: Agent) -> Callable[[str], int]:
+    """Counts what a message takes in the agent's prompt, header included; nothing takes nothing."""
+    from agentmem import Message, Segment
+
+    return lambda text: agent.context.count(Segment((Message("user", text),))) if text else 0

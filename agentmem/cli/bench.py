@@ -147,6 +147,59 @@ def controller(
 
 
 @app.command()
+def summaries(
+    quick: _Quick = False,
+    out: _Out = None,
+    system: Annotated[
+        list[str] | None,
+        typer.Option("--system", help="llm, extract, random, whole; repeatable."),
+    ] = None,
+    script: Annotated[
+        Path | None, typer.Option("--script", help="Take stretches of this conversation file.")
+    ] = None,
+    stretches: Annotated[
+        int | None, typer.Option("--stretches", min=1, help="Of all conversations together.")
+    ] = None,
+    turns: Annotated[int | None, typer.Option("--turns", min=1, help="Of a conversation.")] = None,
+    facts: Annotated[int | None, typer.Option("--facts", min=1, help="Asked for in it.")] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
+    conversations: Annotated[
+        int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
+    ] = None,
+    model: options.Model = None,
+    threads: options.Threads = None,
+    seed: options.Seed = None,
+    store: options.Store = None,
+    user: options.User = None,
+    as_json: options.Json = False,
+) -> None:
+    """See how many facts survive a summary: by the model, by the extract, by chance.
+
+    It plays in stores of its own: --store and --user change nothing.
+    """
+    single = {
+        "out": out, "script": script, "stretches": stretches, "turns": turns, "facts": facts,
+        "tokens": tokens, "conversations": conversations, "model": model, "threads": threads,
+        "seed": seed,
+    }  # fmt: skip
+    from agentmem.bench.summaries import SummaryOptions, render, run_summaries
+    from agentmem.cli import render as screen
+
+    flags: dict[str, Any] = {name: given for name, given in single.items() if given is not None}
+    if system:
+        flags["systems"] = tuple(system)
+    rows = run_summaries(
+        SummaryOptions.quick(**flags) if quick else SummaryOptions(**flags),
+        progress=screen.progress,
+    )
+    if as_json:
+        for row in rows:
+            screen.write_json({"type": "row", "bench": "summaries"} | asdict(row))
+    else:
+        screen.table_console().print(render(rows))
+
+
+@app.command()
 def kv(
     quick: _Quick = False,
     out: _Out = None,

@@ -1,0 +1,168 @@
+"""What the summaries benchmark is asked for, and what it answers for each system."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from agentmem.bench.controller_row import interval
+from agentmem.bench.summary_systems import SYSTEMS
+from agentmem.errors import InvalidInput
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryOptions:
+    """What to summarize and with what.
+
+    Args:
+        model: as `Agent` takes it.
+        stretches: how many are summarized, of all conversations together.
+        turns, facts, tokens, seed: of the generated conversations.
+        conversations: how many are generated, with seeds from `seed` on.
+        script: a conversation file to take stretches of in place of generated ones.
+        systems: which.
+        threads: CPU threads of the local model.
+        out: JSON file; rows that are in it already are not measured again. A PNG goes beside it.
+    """
+
+    model: str = "local"
+    stretches: int = 60
+    turns: int = 300
+    facts: int = 40
+    tokens: int | None = None
+    seed: int = 0
+    conversations: int = 5
+    script: Path | None = None
+    systems: tuple[str, ...] = SYSTEMS
+    threads: int | None = None
+    out: Path | None = None
+
+    @classmethod
+    def quick(cls, **changes: Any) -> SummaryOptions:
+        """A few stretches: minutes on two cores."""
+        return cls(**{"stretches": 6, "turns": 72, "facts": 10, "conversations": 1, **changes})
+
+    def __post_init__(self) -> None:
+        for system in self.systems:
+            if system not in SYSTEMS:
+                raise InvalidInput(f"No system {system!r}: use some of {', '.join(SYSTEMS)}.")
+        if not self.systems:
+            raise InvalidInput(f"Name at least one system of {', '.join(SYSTEMS)}.")
+        if self.script is not None and self.conversations != 1:
+            object.__setattr__(self, "conversations", 1)
+        if not 1 <= self.conversations <= self.stretches:
+            raise InvalidInput(
+                f"`conversations` must lie in 1..{self.stretches}, the stretches: "
+                f"got {self.conversations}."
+            )
+
+    @property
+    def shares(self) -> list[int]:
+        """How many stretches are taken of each conversation."""
+        each, more = divmod(self.stretches, self.conversations)
+        return [each + (number < more) for number in range(self.conversations)]
+
+    @property
+    def command(self) -> str:
+        """The command that gives the same rows; it leaves out which of them are wanted."""
+        skipped = {"systems", "out"}
+        words = ["agentmem", "bench", "summaries"]
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name not in skipped and value != option.default:
+                words += [f"--{option.name.replace('_', '-')}", str(value)]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryRow:
+    """What one system did with the stretches of one conversation. Shares are 0..1.
+
+    Args:
+        system: who made the summaries.
+        conversation: digest of what the stretches are taken of.
+        stretches: how many.
+        facts: how many are stated in them.
+        tokens, tokens_of_originals: of a summary and of a stretch by the model's own count, means.
+        survives: share of facts whose value stands in the summary.
+        low, high: 95 % bootstrap interval of that share, over facts.
+        survives_each: the same, fact by fact.
+        only_named: share of facts whose value stands only among the terms that a summary says to
+            search for.
+        questions: of how many facts there is a question.
+        answered: share of these that the model answers from the summary alone; None for none.
+        answered_low, answered_high, answered_each: of that share.
+        seconds: per summary, mean.
+        written_by: share of summaries that the model wrote.
+    """
+
+    system: str
+    conversation: str
+    stretches: int
+    facts: int
+    tokens: float
+    tokens_of_originals: float
+    survives: float
+    low: float
+    high: float
+    survives_each: list[bool]
+    only_named: float
+    questions: int
+    answered: float | None
+    answered_low: float | None
+    answered_high: float | None
+    answered_each: list[bool]
+    seconds: float
+    written_by: float
+
+
+def shares(survives: Sequence[bool], answered: Sequence[bool]) -> dict[str, Any]:
+    """The fields of a row that follow from each fact, with their intervals."""
+    share, low, high = interval([(int(one), 1) for one in survives])
+    of_answers = interval([(int(one), 1) for one in answered]) if answered else (None, None, None)
+    return {
+        "facts": len(survives),
+        "survives": share,
+        "low": low,
+        "high": high,
+        "survives_each": list(survives),
+        "questions": len(answered),
+        "answered": of_answers[0],
+        "answered_low": of_answers[1],
+        "answered_high": of_answers[2],
+        "answered_each": list(answered),
+    }
+
+
+def pooled(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
+    """One row a system over all conversations: every stretch and every fact counts the same."""
+    systems: dict[str, list[SummaryRow]] = {}
+    for row in rows:
+        systems.setdefault(row.system, []).append(row)
+    return [same[0] if len(same) == 1 else _pool(same) for same in systems.values()]
+
+
+def _pool(rows: Sequence[SummaryRow]) -> SummaryRow:
+    stretches = sum(row.stretches for row in rows)
+    facts = sum(row.facts for row in rows)
+
+    def a_stretch(name: str) -> float:
+        return float(sum(row.stretches * getattr(row, name) for row in rows)) / stretches
+
+    return replace(
+        rows[0],
+        conversation=" ".join(row.conversation for row in rows),
+        stretches=stretches,
+        tokens=a_stretch("tokens"),
+        tokens_of_originals=a_stretch("tokens_of_originals"),
+        only_named=sum(row.facts * row.only_named for row in rows) / facts,
+        seconds=a_stretch("seconds"),
+        written_by=a_stretch("written_by"),
+        **shares(
+            [one for row in rows for one in row.survives_each],
+            [one for row in rows for one in row.answered_each],
+        ),
+    )
