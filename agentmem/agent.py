@@ -72,6 +72,7 @@ class Agent:
         tools: functions the model may call, where it can.
         memory_tools: let the model edit its core memory, search what was said and keep notes, by
             tools; None leaves it to models that say they can, where the budget has room.
+        pin_instructions: pin standing instructions and preferences when the user states them.
         background: consolidate memory in a thread of its own between turns: vectors of imports,
             facts that the model reads, summaries that forgetting took away.
         base_url, api_key: of an OpenAI-compatible endpoint.
@@ -101,6 +102,7 @@ class Agent:
         embedder: str | Embedder | None = None,
         tools: Sequence[Callable[..., Any]] = (),
         memory_tools: bool | None = None,
+        pin_instructions: bool = True,
         background: bool = False,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -177,6 +179,7 @@ class Agent:
                 recollection=self._recollection,
                 tools=tools,
                 memory_tools=memory_tools_for(memory, self.model, memory_tools),
+                pin_instructions=pin_instructions,
             )
             self.started = SessionStarted(
                 row.name, self.model.name, limits.max_tokens, kv, row.num_turns

@@ -20,7 +20,7 @@ from agentmem.context import Context
 from agentmem.controller import Controller
 from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
-from agentmem.events import Event, Recalled, Reply, TurnKey, Usage
+from agentmem.events import Decided, Event, Recalled, Reply, TurnKey, Usage
 from agentmem.facts.extraction import PatternExtractor
 from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
@@ -53,6 +53,7 @@ class Session:
         recollection: brings segments back.
         tools: functions the model may call in a reply, where it can.
         memory_tools: those with which it acts on its memory; None where it shall not.
+        pin_instructions: pin standing instructions when they are said.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Session:
         recollection: Recollection,
         tools: Sequence[Callable[..., Any]] = (),
         memory_tools: MemoryTools | None = None,
+        pin_instructions: bool = True,
     ) -> None:
         self.memory = memory
         self.model = model
@@ -86,7 +88,7 @@ class Session:
             by_name,
             memory_tools=memory_tools,
         )
-        self._pins = StandingPins(memory)
+        self._pins = StandingPins(memory) if pin_instructions else None
         if self._tools:
             memory.context.fixed_tokens = model.count_tools(self._tools)
             core = [entry for entry in memory.context if entry.segment.kind == "core_block"]
@@ -149,11 +151,17 @@ class Session:
             partial = "".join(current.pieces)
             if partial:
                 self._commit(current, Completion(partial, "interrupted"))
-                self._pins.notice(current.user, current.row.text)
+                self._pin(current)
             raise
         answered = self._commit(current, completion)
-        yield from self._pins.notice(current.user, current.row.text)
+        yield from self._pin(current)
         yield answered
+
+    def _pin(self, current: Turn) -> list[Decided]:
+        """Pin what the message wants to hold from now on."""
+        if self._pins is None:
+            return []
+        return self._pins.notice(current.user, current.row.text)
 
     def _begin(self, text: str, turn: TurnKey | None) -> Turn:
         """Commit the user's message, or find it where it was committed before."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from agentmem.decision import Candidate
 from agentmem.errors import InvalidInput
-from agentmem.policies.attention import AttentionPolicy
 from agentmem.policies.base import ScorerPolicy
 from agentmem.policies.relevance import RelevancePolicy
 from agentmem.policies.size import SizePolicy
@@ -26,7 +25,6 @@ def _weights() -> dict[ScorerPolicy, float]:
         WorthPolicy(): 1.0,
         SizePolicy(): 0.5,
         RelevancePolicy(): 0.25,
-        AttentionPolicy(): 0.25,
     }
 
 

@@ -93,6 +93,12 @@ def test_an_instruction_is_pinned_when_it_is_said_and_survives(tmp_path: Path) -
         assert pins(agent) == ["From now on answer in French."]
 
 
+def test_nothing_is_pinned_where_the_application_does_not_want_it(tmp_path: Path) -> None:
+    with make_agent(tmp_path, pin_instructions=False) as agent:
+        agent.chat("From now on answer in French.")
+        assert not any(entry.pinned for entry in agent.context)
+
+
 def test_undo_takes_the_pin_back_and_it_is_not_made_again(tmp_path: Path) -> None:
     with make_agent(tmp_path) as agent:
         decided(agent, "From now on answer in French.")

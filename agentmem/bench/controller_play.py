@@ -93,6 +93,8 @@ class ControllerPlay:
             "controller": mode,
             "policy": policy,
             "recall": "kv" if self.recall == "on" else "off",
+            # A decider shall answer for all that stays.
+            "pin_instructions": False,
         }
         return Agent(
             options.model,
