@@ -101,6 +101,8 @@ class Ledger:
             decisions: what is to happen.
             cost: of deciding, for the log.
         """
+        if not decisions:
+            return []
         # Models are asked before the transaction: it is never held across a call of one.
         summaries = self._summaries(decisions)
         start = self._context.snapshot()

@@ -84,14 +84,13 @@ class Review:
         self, policy: SegmentPolicy, vector: NDArray[np.float32] | None, spare_kept: bool
     ) -> list[Decision]:
         """What a policy lets go of a window that is over the target after all."""
-        budget = self.controller.budget
-        target = max(0, budget.target_tokens - self.memory.context.fixed_tokens)
+        budget, context = self.controller.budget, self.memory.context
+        target = max(0, budget.target_tokens - context.fixed_tokens)
+        if sum(entry.num_tokens for entry in context) <= target:
+            return []
         candidates = self.memory.candidates(vector)
         if not spare_kept:
             candidates = [_kept_no_more(candidate) for candidate in candidates]
-        over = sum(candidate.num_tokens for candidate in candidates) - target
-        if over <= 0 or not any(candidate.movable for candidate in candidates):
-            return []
         return decide(policy, candidates, budget.freeing_to(target))
 
     def _last_resort(self, incoming: int, vector: NDArray[np.float32] | None) -> list[Decision]:

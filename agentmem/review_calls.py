@@ -16,14 +16,16 @@ from agentmem.segment import ToolCall
 
 _MAX_DEPTH = 3
 """Objects and lists a call may be wrapped in."""
+_MAX_FAILURES = 64
+"""Openings that begin nothing: behind so many no call is looked for."""
 
 
 def read_calls(text: str) -> list[ToolCall]:
     """The calls in a text, in order."""
     decoder = json.JSONDecoder()
     found: list[dict[str, Any]] = []
-    at = 0
-    while at < len(text):
+    at = failures = 0
+    while at < len(text) and failures < _MAX_FAILURES:
         at = min((i for i in (text.find("{", at), text.find("[", at)) if i >= 0), default=-1)
         if at < 0:
             break
@@ -31,6 +33,7 @@ def read_calls(text: str) -> list[ToolCall]:
             value, at = decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError):
             at += 1
+            failures += 1
             continue
         found += _calls_in(value, _MAX_DEPTH)
     return [
