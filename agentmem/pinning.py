@@ -1,7 +1,9 @@
 """Pinning what the user wants to hold from now on, by itself, within a share of the window.
 
 Each pin is a decision, so that `why` explains it and `undo` takes it back; so is each unpinning: of
-an instruction that a newer one replaces, and of the oldest where all together would take too much.
+an instruction that a newer one replaces, and where all together would take too much: of facts that
+were only to be remembered first, which recall finds, then of the oldest. No such fact drives an
+instruction out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from agentmem.decision import Action, Decision
 from agentmem.events import Decided
 from agentmem.memory import Memory
 from agentmem.segment import Message, Segment, Trust
-from agentmem.standing import standing_instructions, takes_the_place
+from agentmem.standing import is_note, standing_instructions, takes_the_place
 from agentmem.storage.rows import StoredSegment
 
 MAKER = "standing"
@@ -61,11 +63,16 @@ class StandingPins:
             return [memory.ledger.refuse(pin, why)]
         left = [one for one in pinned if one not in replaced and one.segment.id != segment.id]
         taken = tokens + sum(memory.context.count(one.segment) for one in left)
+        # Notes go before instructions, and the oldest first.
+        left.sort(key=lambda one: (not _is_note(_instructions(one)), one.segment.id))
         while taken > limit:
-            oldest = left.pop(0)
-            taken -= memory.context.count(oldest.segment)
-            full = f"Standing instructions would take more than {limit} tokens; it is the oldest."
-            decisions.append(self._decision("unpin", oldest, full))
+            first = left.pop(0)
+            if _is_note(said) and not _is_note(_instructions(first)):
+                why = f"Standing instructions take the {limit} tokens there are for pins."
+                return [memory.ledger.refuse(pin, why)]
+            taken -= memory.context.count(first.segment)
+            full = f"Standing instructions would take more than {limit} tokens; it goes first."
+            decisions.append(self._decision("unpin", first, full))
         return memory.ledger.apply_all([*decisions, pin])
 
     def _pinned(self) -> list[StoredSegment]:
@@ -107,6 +114,10 @@ class StandingPins:
 def _instructions(stored: StoredSegment) -> list[str]:
     text = stored.segment.text
     return standing_instructions(text[:_MOST_CHARS]) or [text]
+
+
+def _is_note(said: list[str]) -> bool:
+    return all(map(is_note, said))
 
 
 def _is_replaced(older: list[str], newer: list[str]) -> bool:

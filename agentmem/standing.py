@@ -176,6 +176,18 @@ _STANDING = tuple(
 )
 
 
+_NOTE = re.compile(
+    r"^\W*(?:\w+\W+){0,3}?(?:remember|forget|keep in mind|bear in mind|note)\W+(?:that|this)?\W*",
+    re.IGNORECASE,
+)
+
+
+def is_note(sentence: str) -> bool:
+    """Whether a standing sentence only asks that a fact be remembered, as recall does anyway."""
+    told = _NOTE.sub("", sentence, count=1)
+    return told != sentence and not _is_standing(told)
+
+
 def standing_instructions(text: str) -> list[str]:
     """The sentences of a text that are instructions or preferences to be kept in view."""
     found: list[str] = []

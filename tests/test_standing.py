@@ -10,7 +10,7 @@ from agentmem import Agent
 from agentmem.events import Decided
 from agentmem.pinning import SHARE, StandingPins
 from agentmem.segment import Message, Segment, Trust
-from agentmem.standing import standing_instructions, takes_the_place
+from agentmem.standing import is_note, standing_instructions, takes_the_place
 from tests.agents import make_agent, talk
 
 
@@ -131,7 +131,7 @@ def test_all_pins_together_take_a_fifth_and_the_oldest_goes_first(tmp_path: Path
         gone = next(
             hit for hit in agent.memory.search("dish number 0") if "number 0 " in hit.segment.text
         )
-        assert "it is the oldest" in str(agent.memory.why(gone.segment.id))
+        assert "tokens; it goes first" in str(agent.memory.why(gone.segment.id))
 
 
 def test_of_a_long_message_only_the_instruction_is_pinned(tmp_path: Path) -> None:
@@ -153,3 +153,29 @@ def test_an_instruction_that_is_not_the_users_own_pins_nothing(tmp_path: Path) -
             segment = transaction.add_segment(agent.memory.session.id, 1, segment)
         stored = agent.memory.segment(segment.id)
         assert StandingPins(agent.memory).notice(stored, segment.text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("Please remember that my court hearing starts at 19:03.", True),
+        ("Please remember that you must never call me Bob.", False),
+        ("From now on answer in French.", False),
+        ("Never end an answer with a question.", False),
+    ],
+)
+def test_a_fact_to_be_remembered_is_a_note_and_a_rule_is_none(text: str, note: bool) -> None:
+    assert standing_instructions(text) == [text]
+    assert is_note(text) is note
+
+
+def test_notes_never_drive_an_instruction_out(tmp_path: Path) -> None:
+    with make_agent(tmp_path, budget=400) as agent:
+        agent.chat("From now on answer in French.")
+        for number in range(12):
+            agent.chat(f"Please remember that the code of box {number} is {4471 + number}.")
+        assert "From now on answer in French." in pins(agent)
+        assert len(pins(agent)) > 1, "there is room for notes besides"
+        for number in range(12):
+            agent.chat(f"Never mention the colour of house number {number} to anybody.")
+        assert not any("Please remember" in text for text in pins(agent))
