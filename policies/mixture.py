@@ -1,4 +1,4 @@
-"""What the model thinks, and all other evidence, in one score.
+"""What the model thinks, what a segment takes and how near it is, in one score.
 
     score = sum(weight_i * z_i)
 
