@@ -81,7 +81,10 @@ class SilentModel(ChatModel):
 
 @contextmanager
 def open_agent(model: str | ChatModel, threads: int | None = None) -> Iterator[Agent]:
-    """A session in which nothing is reviewed, recalled or packed, in a store of its own."""
+    """A session that keeps what it is told and nothing else, in a store of its own.
+
+    Nothing is reviewed, recalled, pinned, packed or noted in core memory.
+    """
     from agentmem import Agent
 
     with (
@@ -93,6 +96,8 @@ def open_agent(model: str | ChatModel, threads: int | None = None) -> Iterator[A
             kv="dense",
             controller="off",
             recall="off",
+            memory_tools=False,
+            pin_instructions=False,
             embedder="hash",
             threads=threads,
         ) as agent,
