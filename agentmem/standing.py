@@ -124,6 +124,8 @@ _STANDING = tuple(
             rf"{_LEAD}i (?:really |absolutely |strongly |generally |usually |much )?prefer"
             rf" (?!(?:the|this|that|an?|to|not to|my|going)\b)(?:\w+ ){{0,3}}\w+(?: (?:to|over"
             rf"|rather than) (?:\w+ ){{0,2}}\w+)?\W*$",
+            r"\bi (?:really |much )?prefer (?:to be|being) (?:addressed|called|spoken to|told|asked"
+            r"|reminded|greeted)\b",
             r"\bmy preference is\b|\bi have a (?:strong )?preference for\b",
             r"\bi (?:really |absolutely |just )?(?:hate|dislike|can['’]t stand|don['’]t like|do"
             r" not like|love|like) (?:it )?when you\b(?! are well)",

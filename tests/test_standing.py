@@ -25,6 +25,7 @@ from tests.agents import make_agent, talk
         "In future, keep your answers under three sentences.",
         "Don't ever use emojis.",
         "I prefer short answers.",
+        "I prefer to be addressed formally, please keep to that.",
         "I hate when you apologize.",
         "Whenever I ask for code, use Python.",
         'Never use the word "utilize" in your answers.',
