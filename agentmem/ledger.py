@@ -1,4 +1,4 @@
-"""Carrying decisions out, and taking them back.
+"""Carrying decisions out.
 
 A change is committed in SQL first, in one transaction with its decision row; window and KV follow
 the commit. The ledger decides nothing: it refuses what must not happen and records the rest.
@@ -6,39 +6,29 @@ the commit. The ledger decides nothing: it refuses what must not happen and reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from agentmem.context import Context
-from agentmem.decision import Action, Decision
-from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
+from agentmem.decision import Decision
+from agentmem.errors import InvalidInput
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
 from agentmem.quota import TurnQuota
 from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import (
-    DecisionRow,
     SessionRow,
     StoredSegment,
-    WindowEntry,
     WindowVia,
 )
 from agentmem.storage.transaction import Transaction
+from agentmem.window import load_window, read_again
 
 KEEP_TURNS = 8
 """A segment that was decided to be kept is not offered again for so many turns."""
-_FORGET_AT_ONCE = 500
-"""Segments forgotten in one transaction: others want to write too."""
 _LEAVES = ("drop", "summarize")
-_REVERSE: Mapping[Action, Action] = {
-    "drop": "bring_back",
-    "summarize": "bring_back",
-    "bring_back": "drop",
-    "unpin": "pin",
-}
 
 Summarizer = Callable[[Sequence[Sequence[Segment]]], Sequence[tuple[Segment, str] | InvalidInput]]
 """Makes the segment that replaces each group of others, and says who wrote it; or why not."""
@@ -52,7 +42,6 @@ class Ledger:
         session: whose window this is.
         context: that window.
         kv: the model's KV tier, where it has one.
-        let_go: without one, drops what the model keeps of what it read.
         summarizer: None refuses to summarize.
     """
 
@@ -63,7 +52,6 @@ class Ledger:
         context: Context,
         *,
         kv: KVTier | None,
-        let_go: Callable[[], None],
         summarizer: Summarizer | None,
     ) -> None:
         self.turn = session.num_turns
@@ -72,8 +60,6 @@ class Ledger:
         self._session = session
         self._context = context
         self._kv = kv
-        self._let_go = let_go
-        self._seen = archive.last_change()
         self._summarizer = summarizer
         budget = context.budget
         self._quota = TurnQuota(budget.max_tokens - budget.target_tokens)
@@ -121,7 +107,7 @@ class Ledger:
                     events.append(self._carry_out(transaction, decision, summary, cost or {}))
                 transaction.set_window(self._session.id, self._context.snapshot())
         except BaseException:
-            self._become(start)
+            load_window(self._archive, self._context, start)
             raise
         return events
 
@@ -227,19 +213,12 @@ class Ledger:
         """Place a segment to stay, as KV where there is a record of it."""
         segment_id = stored.segment.id
         via: WindowVia = "prompt"
-        self._read_again([stored])
+        read_again(self._kv, self._context, [stored])
         if segment_id in self._context and self._context[segment_id].via != "text":
             via = self._context[segment_id].via
         elif self._kv is not None and self._kv.has(segment_id):
             via = "kv"
         self._context.put(stored, via=via)
-
-    def _read_again(self, returning: Iterable[StoredSegment]) -> None:
-        """Let the KV of what is below user trust go: it comes back as fenced text, never as KV."""
-        for stored in returning:
-            outside = stored.segment.id not in self._context
-            if self._kv is not None and outside and stored.segment.trust < Trust.USER:
-                self._kv.forget(stored.segment.id)
 
     def _check(self, decision: Decision) -> None:
         """Refuse what must not happen.
@@ -314,206 +293,4 @@ class Ledger:
         self._archive.segments(segment_ids)
         with self._archive.write() as transaction:
             transaction.set_pinned(segment_ids, False)
-        self._become(self._context.snapshot())
-
-    def undo(self, decision_id: int | None = None) -> Decided:
-        """Take a decision back: the last one of this session, or the one named.
-
-        At once it brings back the identical window. Later it brings back the segments' former
-        state, if the budget holds it.
-
-        Raises:
-            InvalidInput: there is nothing to undo, or it was undone already.
-            UndoBlocked: the former window no longer fits.
-        """
-        row = self._undoable(decision_id)
-        decision, ids = row.decision, self._there(row.decision.segment_ids)
-        now = self._context.snapshot()
-        if now == row.window_after:
-            # It was within the budget when the decision was made.
-            after = list(row.window_before)
-        else:
-            after = [r for r in now if r.segment_id not in ids]
-            after += [r for r in row.window_before if r.segment_id in ids]
-            after = [r for r in after if r.segment_id != row.effect.get("summary_id")]
-            self._check_undo(after, row)
-        there = self._there(r.segment_id for r in after)
-        after = [r for r in after if r.segment_id in there]
-        tokens_before = self._context.num_tokens
-        action = _REVERSE.get(decision.action, decision.action)
-        reverse = Decision(
-            action,
-            ids,
-            "user",
-            reason=f"Undo of decision {row.id} ({decision.action}).",
-            maker="user",
-        )
-        touched = self._archive.segments(ids)
-        with self._archive.write() as transaction:
-            for one in ids:
-                state, pinned = row.states_before[one]
-                transaction.set_state([one], state)
-                transaction.set_pinned([one], pinned)
-            if decision.action == "keep":
-                transaction.set_kept_until(ids, 0)
-            if "summary_id" in row.effect:
-                summary = self._there([row.effect["summary_id"]])
-                transaction.set_state(summary, "archived")
-            transaction.set_window(self._session.id, self._ordered(after))
-            undo_id = transaction.add_decision(
-                self._session.id,
-                self.turn,
-                reverse,
-                window_before=now,
-                window_after=self._ordered(after),
-                states_before={one.segment.id: (one.state, one.pinned) for one in touched},
-                effect={"tokens_before": tokens_before, "undoes": row.id},
-                cost={},
-            )
-            transaction.mark_undone(row.id, undo_id)
-        self._read_again(touched)
-        self._become(self._ordered(after))
-        return Decided(
-            undo_id,
-            self.turn_key,
-            action,
-            ids,
-            "user",
-            reverse.reason,
-            tokens_before=tokens_before,
-            tokens_after=self._context.num_tokens,
-        )
-
-    def _undoable(self, decision_id: int | None) -> DecisionRow:
-        if decision_id is not None:
-            row = self._archive.decision(decision_id)
-            if row.session_id != self._session.id:
-                raise InvalidInput(f"Decision {decision_id} belongs to another session.")
-            if row.undone_by is not None:
-                raise InvalidInput(f"Decision {decision_id} was undone by {row.undone_by}.")
-            if "undoes" in row.effect:
-                raise InvalidInput(
-                    f"Decision {decision_id} is itself an undo: decide anew instead."
-                )
-            if not self._there(row.decision.segment_ids):
-                raise InvalidInput(f"What decision {decision_id} was about is forgotten.")
-            return row
-        for row in self._archive.decisions(session_id=self._session.id, limit=1000):
-            reversible = row.undone_by is None and "undoes" not in row.effect
-            if reversible and self._there(row.decision.segment_ids):
-                return row
-        raise InvalidInput("There is no decision to undo.")
-
-    def _there(self, segment_ids: Iterable[int]) -> tuple[int, ...]:
-        """Those of the segments that were not forgotten."""
-        there = []
-        for one in segment_ids:
-            try:
-                self._archive.segment(one)
-            except SegmentNotFound:
-                continue
-            there.append(one)
-        return tuple(there)
-
-    def _check_undo(self, after: Iterable[WindowEntry], row: DecisionRow) -> None:
-        budget = self._context.budget
-        stored = self._archive.segments([entry.segment_id for entry in after])
-        tokens = self._context.fixed_tokens + sum(self._context.count(s.segment) for s in stored)
-        over = tokens - budget.max_tokens
-        if over > 0:
-            raise UndoBlocked(
-                f"Decision {row.id} cannot be undone now: the window would be {tokens} tokens, "
-                f"{over} over the budget of {budget.max_tokens}. Drop {over} tokens first.",
-                tokens_over=over,
-            )
-
-    def forget(self, segment_id: int) -> dict[str, Any]:
-        """Delete a segment from every tier, with what could quote it; a receipt.
-
-        Summaries made of it go with it. The KV of every later segment may have seen it and goes
-        too: it is computed again from text at its next use.
-        """
-        stored = self._archive.segment(segment_id)
-        if stored.segment.is_system_prompt:
-            raise InvalidInput(f"Segment {segment_id} is the system prompt: it always stays.")
-        # A document's stub quotes its parts: it is forgotten as a whole.
-        part = stored.segment.kind == "document_part" and bool(stored.segment.parents)
-        gone = self._descendants({stored.segment.parents[0] if part else segment_id})
-        return {
-            "segment": segment_id,
-            "made_of_it": sorted(gone - {segment_id}),
-            **self._forget(gone),
-        }
-
-    def forget_all(self, segment_ids: Collection[int]) -> dict[str, Any]:
-        """Delete segments of any sessions from every tier, with all that was made of them.
-
-        Raises:
-            SessionBusy: another sender holds a session with one of them; nothing is deleted.
-        """
-        gone = self._descendants(set(segment_ids))
-        with ExitStack() as stack:
-            others = self._archive.sessions_of(gone) - {self._session.id}
-            for session_id in sorted(others):
-                stack.enter_context(self._archive.lease(session_id))
-            receipt = self._forget(gone)
-        return {
-            "segments": sorted(segment_ids),
-            "made_of_it": sorted(gone.difference(segment_ids)),
-            **receipt,
-        }
-
-    def _forget(self, gone: set[int]) -> dict[str, Any]:
-        kept = [row for row in self._context.snapshot() if row.segment_id not in gone]
-        num_files = 0
-        newest_first = sorted(gone, reverse=True)
-        # What was made of a segment is newer: whenever this is broken off, nothing outlives it.
-        for start in range(0, len(newest_first), _FORGET_AT_ONCE):
-            with self._archive.write() as transaction:
-                transaction.set_window(self._session.id, kept)
-                for one in newest_first[start : start + _FORGET_AT_ONCE]:
-                    transaction.forget(one)
-            num_files += transaction.num_kv_files
-        dropped_kv = self.follow()
-        self._become(kept)
-        return {"kv_records": dropped_kv, "kv_files": num_files}
-
-    def follow(self) -> int:
-        """Let the model forget what the archive did since it was last asked, by whomever.
-
-        Returns:
-            How many parts of its KV tier that were. The KV of every later segment may have seen
-            one that is forgotten, and so may what is not a segment's.
-        """
-        changes = self._archive.changes(self._seen)
-        gone = [change.segment_id for change in changes if change.op == "forget"]
-        self._seen = max([self._seen, *(change.sn for change in changes)])
-        if not gone:
-            return 0
-        if self._kv is None:
-            self._let_go()
-            return 0
-        held = self._kv.usage().states
-        later = {k for k in held if isinstance(k, str) or k >= min(gone)}
-        for key in later | set(gone) | {f"recall:{one}" for one in gone}:
-            self._kv.forget(key)
-        return len(later)
-
-    def _descendants(self, segment_ids: set[int]) -> set[int]:
-        """Segments and all that was made of them, in any session: parts, summaries."""
-        found, newest = set(segment_ids), set(segment_ids)
-        while newest:
-            newest = set(self._archive.children(newest)) - found
-            found |= newest
-        return found
-
-    def _ordered(self, rows: Iterable[WindowEntry]) -> list[WindowEntry]:
-        core = [entry.id for entry in self._context if entry.segment.kind == "core_block"]
-        last = len(core)
-        order = {segment_id: place for place, segment_id in enumerate(core)}
-        return sorted(rows, key=lambda r: (order.get(r.segment_id, last), r.place, r.segment_id))
-
-    def _become(self, window: Iterable[WindowEntry]) -> None:
-        rows = list(window)
-        stored = self._archive.segments([row.segment_id for row in rows])
-        self._context.load(rows, {one.segment.id: one for one in stored})
+        load_window(self._archive, self._context, self._context.snapshot())

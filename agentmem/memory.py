@@ -1,7 +1,8 @@
 """What a user remembers, and every way to act on it.
 
-Memory composes archive, indexes, window and KV tier: `Finder` finds, `Ledger` carries decisions out
-and takes them back, and here are the verbs people and sessions use. It decides nothing itself.
+Memory composes archive, indexes, window and KV tier: `Finder` finds, `Ledger` carries decisions
+out, `Undoing` takes them back, `Forgetting` deletes, and here are the verbs people and sessions
+use. It decides nothing itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from agentmem.events import Decided
 from agentmem.explain import Explanation, explain
 from agentmem.facts.keeping import FactKeeper
 from agentmem.finder import Finder
+from agentmem.forgetting import Forgetting
 from agentmem.importing import Imported, import_file
 from agentmem.ledger import Ledger, Summarizer
 from agentmem.models.base import Embedder, KVTier, PartKey
@@ -31,6 +33,7 @@ from agentmem.recall import Recall
 from agentmem.segment import Segment, State
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import Fact, SessionRow, StoredSegment
+from agentmem.undoing import Undoing
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class Memory:
         """Tokens of all messages and replies so far: what a dense cache would hold."""
         self.finder = Finder(archive, embedder, self.recall)
         self.fact_keeper = FactKeeper(archive, self.finder.facts, self.finder.near)
-        self.ledger = Ledger(archive, session, context, kv=kv, let_go=let_go, summarizer=summarizer)
+        self.ledger = Ledger(archive, session, context, kv=kv, summarizer=summarizer)
+        self.forgetting = Forgetting(archive, session, context, kv=kv, let_go=let_go)
+        self._undoing = Undoing(archive, session, context, kv=kv)
 
         self.blocks = Blocks(archive, session, context, lambda: self.turn)
         """Core memory: what is always in the window."""
@@ -276,7 +281,7 @@ class Memory:
             InvalidInput: there is nothing to undo, or it was undone already.
             UndoBlocked: the former window no longer fits.
         """
-        return self.ledger.undo(decision_id)
+        return self._undoing.undo(decision_id, self.turn, self.ledger.turn_key)
 
     def forget(self, segment_id: int) -> dict[str, Any]:
         """Delete a segment from every tier, with what could quote it; returns a receipt.
@@ -285,7 +290,7 @@ class Memory:
         before. The KV of every later segment may have seen it and goes too: it is computed again
         from text at its next use.
         """
-        receipt = self.ledger.forget(segment_id)
+        receipt = self.forgetting.forget(segment_id)
         self.blocks.follow()
         return receipt
 
@@ -301,7 +306,7 @@ class Memory:
             SessionBusy: another sender holds a session with some of it; nothing is deleted.
         """
         found = {stored.segment.id for stored in self.from_origin(origin)}
-        receipt = self.ledger.forget_all(found)
+        receipt = self.forgetting.forget_all(found)
         self.blocks.follow()
         return {"origin": origin, **receipt}
 

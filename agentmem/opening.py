@@ -18,6 +18,7 @@ from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive, Store
 from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import normalize_text
+from agentmem.window import load_window
 
 
 def default_store() -> Path:
@@ -73,9 +74,7 @@ def _newest(archive: Archive) -> str:
 
 
 def _load_window(memory: Memory) -> None:
-    window = memory.archive.window(memory.session.id)
-    stored = memory.archive.segments([row.segment_id for row in window])
-    memory.context.load(window, {one.segment.id: one for one in stored})
+    load_window(memory.archive, memory.context, memory.archive.window(memory.session.id))
     memory.blocks.follow()
 
 

@@ -59,7 +59,7 @@ class Suspension:
         try:
             change = self._archive.last_change()
             if self.memory is not None:
-                self.memory.ledger.follow()
+                self.memory.forgetting.follow()
             manifest = self._model.suspend(self.memory.context.prompt() if self.memory else ())
             if manifest is None or not manifest.records:
                 return

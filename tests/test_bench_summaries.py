@@ -256,4 +256,4 @@ def test_wrong_options_are_refused(wrong: dict[str, object], message: str) -> No
 
 def test_the_command_leaves_out_what_only_chooses_rows() -> None:
     options = SummaryOptions(stretches=12, conversations=3, systems=("llm",), out=Path("x.json"))
-    assert options.command == "agentmem bench summaries --stretches 12 --conversations 3"
+    assert options.command == "agentmem bench summaries --conversations 3 --stretches 12"

@@ -109,11 +109,7 @@ def render(rows: Sequence[ControllerRow]) -> Table:
     for name in ("llm-scored", "llm-mixture", "llm-free"):
         difference = against(rows, name, "random")
         if difference is not None:
-            lines.append(
-                f"{name} less random, recall off: {100 * difference.mean:+.1f} points (95 % "
-                f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}, "
-                f"{difference.pairs} facts)"
-            )
+            lines.append(f"{name} less random, recall off: {difference.in_points('facts')}")
     drawn.caption = "\n".join(lines) or None
     return drawn
 

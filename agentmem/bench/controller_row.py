@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from agentmem.bench.deciders import DECIDERS
+from agentmem.bench.options import PlayOptions
 from agentmem.errors import InvalidInput
 
 RECALLS = ("off", "on")
@@ -19,63 +19,37 @@ _RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerOptions:
+class ControllerOptions(PlayOptions):
     """What to play and with what.
 
     Args:
-        model: as `Agent` takes it.
         budget: tokens of the window.
-        turns, facts, tokens, seed: of the generated conversations.
-        conversations: how many are generated, with seeds from `seed` on.
-        script: a conversation file to play in place of generated ones.
         deciders: which.
         recalls: "off", "on" or both.
         kv: format of KV in the window.
-        threads: CPU threads of the local model.
-        out: JSON file; rows that are in it already are not measured again. A PNG goes beside it.
     """
 
-    model: str = "local"
-    budget: int = 1024
-    turns: int = 300
-    facts: int = 40
-    tokens: int | None = None
-    seed: int = 0
+    bench = "controller"
+    choosing = frozenset({"deciders", "recalls", "conversations", "out"})
+    small = MappingProxyType(
+        {"budget": 512, "turns": 48, "facts": 8, "conversations": 1, "recalls": ("off",)}
+    )
+
     conversations: int = 5
-    script: Path | None = None
+    budget: int = 1024
     deciders: tuple[str, ...] = DECIDERS
     recalls: tuple[str, ...] = RECALLS
     kv: str = "q8"
-    threads: int | None = None
-    out: Path | None = None
-
-    @classmethod
-    def quick(cls, **changes: Any) -> ControllerOptions:
-        """A small conversation and budget: minutes on two cores."""
-        small = {"budget": 512, "turns": 48, "facts": 8, "conversations": 1, "recalls": ("off",)}
-        return cls(**{**small, **changes})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for recall in self.recalls:
             if recall not in RECALLS:
                 raise InvalidInput(f"`recall` must be off or on: got {recall!r}.")
         if not self.recalls or not self.deciders:
             raise InvalidInput("Name at least one decider, and recall off or on.")
-        if self.conversations < 1:
-            raise InvalidInput(f"`conversations` must be positive: got {self.conversations}.")
-        if self.script is not None and self.conversations != 1:
+        if self.script is not None:
             object.__setattr__(self, "conversations", 1)
-
-    @property
-    def command(self) -> str:
-        """The command that gives the same rows; it leaves out which of them are wanted."""
-        skipped = {"deciders", "recalls", "conversations", "out"}
-        words = ["agentmem", "bench", "controller"]
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name not in skipped and value != option.default:
-                words += [f"--{option.name.replace('_', '-')}", str(value)]
-        return shlex.join(words)
 
 
 @dataclass(frozen=True, kw_only=True)

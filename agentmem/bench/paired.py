@@ -27,6 +27,13 @@ class Difference:
     high: float
     pairs: int
 
+    def in_points(self, what: str) -> str:
+        """The difference in percentage points, with its interval and how many of what it is of."""
+        return (
+            f"{100 * self.mean:+.1f} points (95 % {100 * self.low:+.1f} to {100 * self.high:+.1f}, "
+            f"{self.pairs} {what})"
+        )
+
 
 def paired_difference(
     first: Sequence[float], second: Sequence[float], *, seed: int = 0

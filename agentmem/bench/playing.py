@@ -6,50 +6,20 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from agentmem.bench.conversation import Conversation, load
 from agentmem.bench.generator import generate
+from agentmem.bench.options import PlayOptions
 
 if TYPE_CHECKING:
     from agentmem import Agent
 
 
-class Playable(Protocol):
-    """What options say about the conversations to play."""
-
-    @property
-    def script(self) -> Path | None: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def conversations(self) -> int: ...
-    @property
-    def turns(self) -> int: ...
-    @property
-    def facts(self) -> int: ...
-    @property
-    def tokens(self) -> int | None: ...
-
-
-@runtime_checkable
-class Changing(Playable, Protocol):
-    """The same of conversations in which values change and instructions are given."""
-
-    @property
-    def updates(self) -> int | None: ...
-    @property
-    def instructions(self) -> int: ...
-
-
-def prepare(options: Playable, count_tokens: Callable[[str], int]) -> list[Conversation]:
+def prepare(options: PlayOptions, count_tokens: Callable[[str], int]) -> list[Conversation]:
     """The script's conversation, or generated ones."""
     if options.script is not None:
         return [load(options.script)]
-    more = {}
-    if isinstance(options, Changing):
-        updates = options.facts // 2 if options.updates is None else options.updates
-        more = {"updates": updates, "instructions": options.instructions}
     return [
         generate(
             seed,
@@ -57,7 +27,7 @@ def prepare(options: Playable, count_tokens: Callable[[str], int]) -> list[Conve
             turns=options.turns,
             facts=options.facts,
             tokens=options.tokens,
-            **more,
+            **options.more,
         )
         for seed in range(options.seed, options.seed + options.conversations)
     ]

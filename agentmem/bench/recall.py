@@ -123,11 +123,7 @@ def render(rows: list[RecallRow]) -> Table:
     drawn = table("recall", _shown(rows), COLUMNS)
     difference = kv_against_text(rows)
     if difference is not None:
-        drawn.caption = (
-            f"exact answers, via kv less via text: {100 * difference.mean:+.1f} points "
-            f"(95 % {100 * difference.low:+.1f} to {100 * difference.high:+.1f}, "
-            f"{difference.pairs} questions)"
-        )
+        drawn.caption = f"exact answers, via kv less via text: {difference.in_points('questions')}"
     return drawn
 
 

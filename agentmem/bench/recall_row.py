@@ -2,72 +2,56 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
+from agentmem.bench.options import PlayOptions
 from agentmem.errors import InvalidInput
 
 SYSTEMS = ("dense", "window", "oracle", "agentmem:kv", "agentmem:text")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallOptions:
+class RecallOptions(PlayOptions):
     """What to play and with what.
 
     Args:
-        model: as `Agent` takes it.
         budget: tokens of the window.
-        turns, facts, tokens, seed: of the generated conversation.
         updates: of how many facts another value was stated as true before; half where None.
         instructions: standing instructions that are stated in it.
-        conversations: how many are generated, with seeds from `seed` on.
-        script: a conversation file to play in place of a generated one.
         systems: which systems; "agentmem" stands for both of its ways.
         controller, policy: of agentmem.
         kv: format of KV in the window of agentmem, window and oracle.
         max_new_tokens: tokens of an answer.
-        threads: CPU threads of the local model.
         write_script: where to write the conversation that is played.
-        out: JSON file; rows that are in it already are not measured again. A PNG goes beside it.
     """
 
-    model: str = "local"
+    bench = "recall"
+    choosing = frozenset({"systems", "conversations", "out", "write_script"})
+    small = MappingProxyType({"budget": 512, "turns": 72, "facts": 10})
+
     budget: int = 1024
-    turns: int = 300
-    facts: int = 40
-    tokens: int | None = None
     updates: int | None = None
     instructions: int = 5
-    seed: int = 0
-    conversations: int = 1
-    script: Path | None = None
     systems: tuple[str, ...] = SYSTEMS
     controller: str = "llm"
     policy: str = "mixture"
     kv: str = "q8"
     max_new_tokens: int = 24
-    threads: int | None = None
     write_script: Path | None = None
-    out: Path | None = None
-
-    @classmethod
-    def quick(cls, **changes: Any) -> RecallOptions:
-        """A small conversation and budget: minutes on two cores."""
-        return cls(**{"budget": 512, "turns": 72, "facts": 10, **changes})
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = {*SYSTEMS, "agentmem"}
         for system in self.systems:
             if system not in known:
                 raise InvalidInput(f"No system {system!r}: use some of {', '.join(sorted(known))}.")
         if not self.systems:
             raise InvalidInput(f"Name at least one system of {', '.join(SYSTEMS)}.")
-        if self.conversations < 1:
-            raise InvalidInput(f"`conversations` must be positive: got {self.conversations}.")
         one_file = self.script or self.write_script
         if one_file is not None and self.conversations > 1:
             raise InvalidInput(
@@ -76,20 +60,15 @@ class RecallOptions:
             )
 
     @property
+    def more(self) -> dict[str, Any]:
+        """Values that change, and standing instructions."""
+        updates = self.facts // 2 if self.updates is None else self.updates
+        return {"updates": updates, "instructions": self.instructions}
+
+    @property
     def wanted(self) -> list[str]:
         """The systems in their usual order, each once."""
         return [s for s in SYSTEMS if s in self.systems or s.partition(":")[0] in self.systems]
-
-    @property
-    def command(self) -> str:
-        """The command that gives the same rows; it leaves out which of them are wanted."""
-        skipped = {"systems", "conversations", "out", "write_script"}
-        words = ["agentmem", "bench", "recall"]
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name not in skipped and value != option.default:
-                words += [f"--{option.name.replace('_', '-')}", str(value)]
-        return shlex.join(words)
 
 
 @dataclass(frozen=True, kw_only=True)

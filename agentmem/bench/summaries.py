@@ -120,8 +120,7 @@ def render(rows: Sequence[SummaryRow]) -> Table:
     if differences is not None:
         words = zip(("facts survive", "facts answered"), differences, strict=True)
         drawn.caption = "\n".join(
-            f"llm less extract, {what}: {100 * one.mean:+.1f} points (95 % {100 * one.low:+.1f} "
-            f"to {100 * one.high:+.1f}, {one.pairs} facts)"
+            f"llm less extract, {what}: {one.in_points('facts')}"
             for what, one in words
             if one is not None
         )

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from agentmem.bench.controller_row import interval
+from agentmem.bench.options import PlayOptions
 from agentmem.bench.summary_systems import SYSTEMS
 from agentmem.errors import InvalidInput
 
 
 @dataclass(frozen=True, kw_only=True)
-class SummaryOptions:
-    """What to summarize and with what.
+class SummaryOptions(PlayOptions):
+    """What to summarize and with what; a script's stretches are taken in place of generated ones.
 
     Args:
-        model: as `Agent` takes it.
         stretches: how many are summarized, of all conversations together.
-        turns, facts, tokens, seed: of the generated conversations.
-        conversations: how many are generated, with seeds from `seed` on.
-        script: a conversation file to take stretches of in place of generated ones.
         systems: which.
-        threads: CPU threads of the local model.
-        out: JSON file; rows that are in it already are not measured again. A PNG goes beside it.
     """
 
-    model: str = "local"
-    stretches: int = 60
-    turns: int = 300
-    facts: int = 40
-    tokens: int | None = None
-    seed: int = 0
-    conversations: int = 5
-    script: Path | None = None
-    systems: tuple[str, ...] = SYSTEMS
-    threads: int | None = None
-    out: Path | None = None
+    bench = "summaries"
+    choosing = frozenset({"systems", "out"})
+    small = MappingProxyType({"stretches": 6, "turns": 72, "facts": 10, "conversations": 1})
 
-    @classmethod
-    def quick(cls, **changes: Any) -> SummaryOptions:
-        """A few stretches: minutes on two cores."""
-        return cls(**{"stretches": 6, "turns": 72, "facts": 10, "conversations": 1, **changes})
+    stretches: int = 60
+    conversations: int = 5
+    systems: tuple[str, ...] = SYSTEMS
 
     def __post_init__(self) -> None:
         for system in self.systems:
@@ -51,7 +36,7 @@ class SummaryOptions:
                 raise InvalidInput(f"No system {system!r}: use some of {', '.join(SYSTEMS)}.")
         if not self.systems:
             raise InvalidInput(f"Name at least one system of {', '.join(SYSTEMS)}.")
-        if self.script is not None and self.conversations != 1:
+        if self.script is not None:
             object.__setattr__(self, "conversations", 1)
         if not 1 <= self.conversations <= self.stretches:
             raise InvalidInput(
@@ -64,17 +49,6 @@ class SummaryOptions:
         """How many stretches are taken of each conversation."""
         each, more = divmod(self.stretches, self.conversations)
         return [each + (number < more) for number in range(self.conversations)]
-
-    @property
-    def command(self) -> str:
-        """The command that gives the same rows; it leaves out which of them are wanted."""
-        skipped = {"systems", "out"}
-        words = ["agentmem", "bench", "summaries"]
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name not in skipped and value != option.default:
-                words += [f"--{option.name.replace('_', '-')}", str(value)]
-        return shlex.join(words)
 
 
 @dataclass(frozen=True, kw_only=True)

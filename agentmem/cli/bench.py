@@ -5,13 +5,17 @@ Only flags count here, no settings: the command alone must give the same rows on
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self, TypeVar
 
 import typer
 
 from agentmem.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(name="bench", help="Measure, and write what was measured.")
 
@@ -19,7 +23,61 @@ _Out = Annotated[
     Path | None, typer.Option("--out", help="JSON file; rows in it are not measured again.")
 ]
 _Quick = Annotated[bool, typer.Option("--quick", help="Small, for minutes on two cores.")]
+_Script = Annotated[Path | None, typer.Option("--script", help="Play this conversation file.")]
+_Turns = Annotated[int | None, typer.Option("--turns", min=1, help="Of a conversation.")]
+_Facts = Annotated[int | None, typer.Option("--facts", min=1, help="Stated in it.")]
+_Tokens = Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")]
+_Conversations = Annotated[
+    int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
+]
 _Layouts = Annotated[list[str] | None, typer.Option("--layout", help="document, chat; repeatable.")]
+
+
+_NOT_OPTIONS = ("quick", "store", "user", "as_json")
+
+
+class _Options(Protocol):
+    """What a benchmark is asked for."""
+
+    @classmethod
+    def quick(cls, **changes: Any) -> Self: ...
+
+
+_T = TypeVar("_T", bound=_Options)
+
+
+def _chosen(kind: type[_T], given: Mapping[str, Any], **plural: str) -> _T:
+    """The options of a run.
+
+    Args:
+        kind: of which benchmark.
+        given: a command's own arguments by name; None and empty lists were not given.
+        plural: what arguments that may be repeated are called there.
+    """
+    flags = {
+        plural.get(name, name): tuple(value) if name in plural else value
+        for name, value in given.items()
+        if name not in _NOT_OPTIONS and value is not None and value != []
+    }
+    return kind.quick(**flags) if given["quick"] else kind(**flags)
+
+
+def _show(
+    bench: str,
+    rows: Sequence[Any],
+    tables: Callable[[], Iterable[Table]],
+    as_json: bool,
+    to_dict: Callable[[Any], Mapping[str, Any]] = asdict,
+) -> None:
+    """Write rows as JSON, or as the tables that are made of them."""
+    from agentmem.cli import render as screen
+
+    if as_json:
+        for row in rows:
+            screen.write_json({"type": "row", "bench": bench, **to_dict(row)})
+    else:
+        for drawn in tables():
+            screen.table_console().print(drawn)
 
 
 @app.callback()
@@ -35,26 +93,20 @@ def recall(
         list[str] | None,
         typer.Option("--system", help="dense, window, oracle, agentmem[:kv|:text]; repeatable."),
     ] = None,
-    script: Annotated[
-        Path | None, typer.Option("--script", help="Play this conversation file.")
-    ] = None,
+    script: _Script = None,
     write_script: Annotated[
         Path | None, typer.Option("--write-script", help="Write the conversation that is played.")
     ] = None,
-    turns: Annotated[
-        int | None, typer.Option("--turns", min=1, help="Of the conversation.")
-    ] = None,
-    facts: Annotated[int | None, typer.Option("--facts", min=1, help="Stated in it.")] = None,
-    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
+    turns: _Turns = None,
+    facts: _Facts = None,
+    tokens: _Tokens = None,
     updates: Annotated[
         int | None, typer.Option("--updates", min=0, help="Facts whose value changes in it.")
     ] = None,
     instructions: Annotated[
         int | None, typer.Option("--instructions", min=0, help="Standing ones, stated in it.")
     ] = None,
-    conversations: Annotated[
-        int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
-    ] = None,
+    conversations: _Conversations = None,
     model: options.Model = None,
     budget: options.BudgetTokens = None,
     controller: options.Controller = None,
@@ -73,20 +125,10 @@ def recall(
     """
     given = locals()
     from agentmem.bench.recall import RecallOptions, render, run_recall
-    from agentmem.cli import render as screen
+    from agentmem.cli.render import progress
 
-    own = ("quick", "system", "store", "user", "as_json")
-    flags = {name: value for name, value in given.items() if name not in own and value is not None}
-    if system:
-        flags["systems"] = tuple(system)
-    rows = run_recall(
-        RecallOptions.quick(**flags) if quick else RecallOptions(**flags), progress=screen.progress
-    )
-    if as_json:
-        for row in rows:
-            screen.write_json({"type": "row", "bench": "recall"} | asdict(row))
-    else:
-        screen.table_console().print(render(rows))
+    rows = run_recall(_chosen(RecallOptions, given, system="systems"), progress=progress)
+    _show("recall", rows, lambda: [render(rows)], as_json)
 
 
 @app.command()
@@ -102,15 +144,11 @@ def controller(
     recall: Annotated[
         list[str] | None, typer.Option("--recall", help="off, on; repeatable.")
     ] = None,
-    script: Annotated[
-        Path | None, typer.Option("--script", help="Play this conversation file.")
-    ] = None,
-    turns: Annotated[int | None, typer.Option("--turns", min=1, help="Of a conversation.")] = None,
-    facts: Annotated[int | None, typer.Option("--facts", min=1, help="Stated in it.")] = None,
-    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
-    conversations: Annotated[
-        int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
-    ] = None,
+    script: _Script = None,
+    turns: _Turns = None,
+    facts: _Facts = None,
+    tokens: _Tokens = None,
+    conversations: _Conversations = None,
     model: options.Model = None,
     budget: options.BudgetTokens = None,
     kv: options.KV = None,
@@ -124,26 +162,13 @@ def controller(
 
     It plays in stores of its own: --store and --user change nothing.
     """
-    lists = {"deciders": decider, "recalls": recall}
-    single = {
-        "out": out, "script": script, "turns": turns, "facts": facts, "tokens": tokens,
-        "conversations": conversations, "model": model, "budget": budget, "kv": kv,
-        "threads": threads, "seed": seed,
-    }  # fmt: skip
+    given = locals()
     from agentmem.bench.controller import ControllerOptions, render, run_controller
-    from agentmem.cli import render as screen
+    from agentmem.cli.render import progress
 
-    flags: dict[str, Any] = {name: tuple(given) for name, given in lists.items() if given}
-    flags |= {name: given for name, given in single.items() if given is not None}
-    rows = run_controller(
-        ControllerOptions.quick(**flags) if quick else ControllerOptions(**flags),
-        progress=screen.progress,
-    )
-    if as_json:
-        for row in rows:
-            screen.write_json({"type": "row", "bench": "controller"} | asdict(row))
-    else:
-        screen.table_console().print(render(rows))
+    chosen = _chosen(ControllerOptions, given, decider="deciders", recall="recalls")
+    rows = run_controller(chosen, progress=progress)
+    _show("controller", rows, lambda: [render(rows)], as_json)
 
 
 @app.command()
@@ -154,18 +179,14 @@ def summaries(
         list[str] | None,
         typer.Option("--system", help="llm, extract, random, whole; repeatable."),
     ] = None,
-    script: Annotated[
-        Path | None, typer.Option("--script", help="Take stretches of this conversation file.")
-    ] = None,
+    script: _Script = None,
     stretches: Annotated[
         int | None, typer.Option("--stretches", min=1, help="Of all conversations together.")
     ] = None,
-    turns: Annotated[int | None, typer.Option("--turns", min=1, help="Of a conversation.")] = None,
+    turns: _Turns = None,
     facts: Annotated[int | None, typer.Option("--facts", min=1, help="Asked for in it.")] = None,
-    tokens: Annotated[int | None, typer.Option("--tokens", min=1, help="Of all of it.")] = None,
-    conversations: Annotated[
-        int | None, typer.Option("--conversations", min=1, help="Seeds from --seed on, pooled.")
-    ] = None,
+    tokens: _Tokens = None,
+    conversations: _Conversations = None,
     model: options.Model = None,
     threads: options.Threads = None,
     seed: options.Seed = None,
@@ -177,26 +198,12 @@ def summaries(
 
     It plays in stores of its own: --store and --user change nothing.
     """
-    single = {
-        "out": out, "script": script, "stretches": stretches, "turns": turns, "facts": facts,
-        "tokens": tokens, "conversations": conversations, "model": model, "threads": threads,
-        "seed": seed,
-    }  # fmt: skip
+    given = locals()
     from agentmem.bench.summaries import SummaryOptions, render, run_summaries
-    from agentmem.cli import render as screen
+    from agentmem.cli.render import progress
 
-    flags: dict[str, Any] = {name: given for name, given in single.items() if given is not None}
-    if system:
-        flags["systems"] = tuple(system)
-    rows = run_summaries(
-        SummaryOptions.quick(**flags) if quick else SummaryOptions(**flags),
-        progress=screen.progress,
-    )
-    if as_json:
-        for row in rows:
-            screen.write_json({"type": "row", "bench": "summaries"} | asdict(row))
-    else:
-        screen.table_console().print(render(rows))
+    rows = run_summaries(_chosen(SummaryOptions, given, system="systems"), progress=progress)
+    _show("summaries", rows, lambda: [render(rows)], as_json)
 
 
 @app.command()
@@ -235,26 +242,20 @@ def kv(
 
     It has no store: --store and --user change nothing.
     """
-    lists = {
-        "formats": format, "layouts": layout, "contexts": context, "text_domains": text_domain,
-    }  # fmt: skip
-    single = {
-        "out": out, "answers": answers, "baseline_answers": baseline_answers, "model": model,
-        "threads": threads, "seed": seed,
-    }  # fmt: skip
+    given = locals()
     from agentmem.bench.kv import KVOptions, render, run_kv
-    from agentmem.cli import render as screen
+    from agentmem.cli.render import progress
 
-    flags: dict[str, Any] = {name: tuple(given) for name, given in lists.items() if given}
-    flags |= {name: given for name, given in single.items() if given is not None}
-    rows = run_kv(
-        KVOptions.quick(**flags) if quick else KVOptions(**flags), progress=screen.progress
+    chosen = _chosen(
+        KVOptions,
+        given,
+        format="formats",
+        layout="layouts",
+        context="contexts",
+        text_domain="text_domains",
     )
-    if as_json:
-        for row in rows:
-            screen.write_json({"type": "row", "bench": "kv"} | row.scalars())
-    else:
-        screen.table_console().print(render(rows))
+    rows = run_kv(chosen, progress=progress)
+    _show("kv", rows, lambda: [render(rows)], as_json, lambda row: row.scalars())
 
 
 @app.command()
@@ -302,26 +303,20 @@ def kernels(
 
     It has no store: --store and --user change nothing.
     """
-    lists = {
-        "parts": part, "shapes": shape, "tokens": length, "layouts": layout, "formats": format,
-        "contexts": context,
-    }  # fmt: skip
-    single = {
-        "out": out, "memory_tokens": memory_tokens, "decoded": decoded, "seconds": seconds,
-        "model": model, "threads": threads, "seed": seed,
-    }  # fmt: skip
+    given = locals()
     from agentmem.bench.kernels import KernelOptions, render, run_kernels
     from agentmem.bench.kernels_row import to_dict
-    from agentmem.cli import render as screen
+    from agentmem.cli.render import progress
 
-    flags: dict[str, Any] = {name: tuple(given) for name, given in lists.items() if given}
-    flags |= {name: given for name, given in single.items() if given is not None}
-    rows = run_kernels(
-        KernelOptions.quick(**flags) if quick else KernelOptions(**flags), progress=screen.progress
+    chosen = _chosen(
+        KernelOptions,
+        given,
+        part="parts",
+        shape="shapes",
+        length="tokens",
+        layout="layouts",
+        format="formats",
+        context="contexts",
     )
-    if as_json:
-        for row in rows:
-            screen.write_json({"type": "row", "bench": "kernels"} | to_dict(row))
-    else:
-        for drawn in render(rows):
-            screen.table_console().print(drawn)
+    rows = run_kernels(chosen, progress=progress)
+    _show("kernels", rows, lambda: render(rows), as_json, to_dict)
