@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentmem.agent import Agent as Agent
+    from agentmem.audit.replay import Replay as Replay
+    from agentmem.audit.replay import replay as replay
+    from agentmem.audit.state import state_hash as state_hash
+    from agentmem.audit.whatif import WhatIf as WhatIf
+    from agentmem.audit.whatif import what_if as what_if
     from agentmem.block import Block as Block
     from agentmem.block import BlockVersion as BlockVersion
     from agentmem.budget import Budget as Budget
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from agentmem.storage.rows import BlockEdit as BlockEdit
     from agentmem.storage.rows import DecisionRow as DecisionRow
     from agentmem.storage.rows import Fact as Fact
+    from agentmem.storage.rows import RecordingRow as RecordingRow
     from agentmem.storage.rows import SessionRow as SessionRow
     from agentmem.storage.rows import StoredSegment as StoredSegment
     from agentmem.storage.rows import TurnRow as TurnRow
@@ -78,6 +84,8 @@ _HOME = {
     "Memory": "memory",
     "Message": "segment",
     "Recalled": "events",
+    "RecordingRow": "storage.rows",
+    "Replay": "audit.replay",
     "Reply": "events",
     "ScorerPolicy": "policies.base",
     "ScriptedModel": "models.scripted",
@@ -90,11 +98,15 @@ _HOME = {
     "Token": "events",
     "TurnRow": "storage.rows",
     "Usage": "events",
+    "WhatIf": "audit.whatif",
     "consolidate_memory": "consolidation",
     "from_origin": "origin",
     "import_file": "importing",
     "open_memory": "opening",
     "origin_name": "origin",
+    "replay": "audit.replay",
+    "state_hash": "audit.state",
+    "what_if": "audit.whatif",
 }
 
 __all__ = [
@@ -119,6 +131,8 @@ __all__ = [
     "Memory",
     "Message",
     "Recalled",
+    "RecordingRow",
+    "Replay",
     "Reply",
     "ScorerPolicy",
     "ScriptedModel",
@@ -131,11 +145,15 @@ __all__ = [
     "Token",
     "TurnRow",
     "Usage",
+    "WhatIf",
     "consolidate_memory",
     "from_origin",
     "import_file",
     "open_memory",
     "origin_name",
+    "replay",
+    "state_hash",
+    "what_if",
 ]
 
 

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from agentmem.audit.outside import Outside
+from agentmem.audit.recorder import Recorder
 from agentmem.budget import Budget
 from agentmem.consolidation import chores_for
 from agentmem.context import Context
@@ -27,13 +29,13 @@ from agentmem.memory_tools import memory_tools_for
 from agentmem.models.base import ChatModel, Embedder
 from agentmem.models.registry import resolve_embedder, resolve_model
 from agentmem.models.scripted import ScriptedModel
-from agentmem.opening import default_store, open_window
+from agentmem.opening import default_store, load_stored_window, open_window
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
 from agentmem.recall import Recall
 from agentmem.recollection import RecallMode, Recollection
 from agentmem.session import Session
-from agentmem.storage.archive import Store
+from agentmem.storage.archive import Archive, SessionRow, Store
 from agentmem.summary import SUMMARY_TOKENS, Summarizer
 from agentmem.suspension import Suspension
 from agentmem.turn import Generation
@@ -151,45 +153,79 @@ class Agent:
             suspension = Suspension(archive, row, self.model, limits.parked_disk_bytes)
             suspension.resume()
             stack.callback(suspension.suspend)
-            context = Context(limits, self.model.count_tokens)
-            memory = Memory(
-                archive,
-                row,
-                context,
-                _embedder(embedder, self.model),
-                recall=Recall(),
-                kv=self.model.kv,
-                let_go=self.model.let_go,
-                summarizer=Summarizer(
-                    model=self.model,
-                    part=context.part,
-                    max_tokens=min(SUMMARY_TOKENS, limits.max_tokens // 8),
-                    budget_tokens=limits.max_tokens,
-                    seconds=limits.seconds,
-                ),
-            )
-            open_window(memory, system_prompt)
-            suspension.memory = memory
-            self._recollection = Recollection(memory, recall)
-            self.session = Session(
-                memory,
-                self.model,
-                controller=_controller(controller, self.model, decides, limits),
-                generation=generation,
-                recollection=self._recollection,
-                tools=tools,
-                memory_tools=memory_tools_for(memory, self.model, memory_tools),
-                pin_instructions=pin_instructions,
-            )
+            embeds = _embedder(embedder, self.model)
+            outside = self._outside(archive, row)
+            asked = outside.model(self.model)
+            functions = outside.tools(tools) if asked.capabilities.calls_tools else ()
+            settings = {
+                "kind": "agent",
+                **_described(self.model),
+                "budget": asdict(limits),
+                "kv": kv,
+                "controller": controller,
+                "policy": decides.name,
+                "rule": repr(decides),
+                "recall": recall,
+                "system_prompt": system_prompt,
+                "embedder": embeds.name,
+                "dim": embeds.dim,
+                "memory_tools": memory_tools,
+                "pin_instructions": pin_instructions,
+                "generation": asdict(generation),
+            }
+            with outside.opening(settings):
+                context = Context(limits, asked.count_tokens, fence=outside.fence)
+                memory = Memory(
+                    archive,
+                    row,
+                    context,
+                    embeds,
+                    recall=Recall(),
+                    kv=asked.kv,
+                    let_go=asked.let_go,
+                    summarizer=Summarizer(
+                        model=asked,
+                        part=context.part,
+                        max_tokens=min(SUMMARY_TOKENS, limits.max_tokens // 8),
+                        budget_tokens=limits.max_tokens,
+                        seconds=limits.seconds,
+                        monotonic=outside.monotonic,
+                    ),
+                    outside=outside,
+                )
+                decider = _controller(controller, asked, decides, limits, outside.monotonic)
+
+                def reload() -> None:
+                    load_stored_window(memory)
+                    decider.begin_anew()
+
+                outside.reload = reload
+                open_window(memory, system_prompt)
+                suspension.memory = memory
+                self._recollection = Recollection(memory, recall)
+                self.session = Session(
+                    memory,
+                    asked,
+                    controller=decider,
+                    generation=generation,
+                    recollection=self._recollection,
+                    tools=functions,
+                    memory_tools=memory_tools_for(memory, asked, memory_tools),
+                    pin_instructions=pin_instructions,
+                )
             self.started = SessionStarted(
                 row.name, self.model.name, limits.max_tokens, kv, row.num_turns
             )
             self._resting: Callable[[], AbstractContextManager[None]] = nullcontext
             if background:
-                worker = Worker(chores_for(memory, self.model))
+                worker = Worker(chores_for(memory, self.model), apart=outside.apart)
                 stack.callback(worker.close)
                 self._resting = worker.resting
             self._stack = stack.pop_all()
+
+    def _outside(self, archive: Archive, row: SessionRow) -> Outside:
+        """What comes from outside comes through it; a replay has another."""
+        return Recorder(archive, row)
 
     # Talking
 
@@ -294,7 +330,8 @@ class Agent:
     @recall.setter
     def recall(self, mode: RecallMode) -> None:
         _one_of("recall", mode, ("kv", "text", "off"))
-        self._recollection.mode = mode
+        with self.memory.outside.act("recall", [mode]):
+            self._recollection.mode = mode
 
     @property
     def recalled_tokens(self) -> int:
@@ -323,7 +360,11 @@ class Agent:
 
 
 def _controller(
-    mode: ControllerMode, model: ChatModel, policy: SegmentPolicy, limits: Budget
+    mode: ControllerMode,
+    model: ChatModel,
+    policy: SegmentPolicy,
+    limits: Budget,
+    monotonic: Callable[[], float],
 ) -> Controller:
     """Who decides, for a model.
 
@@ -342,7 +383,8 @@ def _controller(
         policy=policy,
         budget=limits,
         model=model if mode == "tools" else None,
-        judge=Judge(model, limits.max_tokens) if mode == "scored" else None,
+        judge=Judge(model, limits.max_tokens, monotonic) if mode == "scored" else None,
+        monotonic=monotonic,
     )
 
 
@@ -350,6 +392,16 @@ def _embedder(spec: str | Embedder | None, model: ChatModel) -> Embedder:
     if spec is None and isinstance(model, ScriptedModel):
         spec = "hash"
     return resolve_embedder(spec)
+
+
+def _described(model: ChatModel) -> dict[str, Any]:
+    """What a replay has to know of a model."""
+    kv = model.kv
+    return {
+        "model": model.name,
+        "capabilities": asdict(model.capabilities),
+        "dense_bytes_per_token": None if kv is None else kv.dense_bytes_per_token,
+    }
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -8,8 +8,9 @@ right after the system prompt. An edit is whole or not at all. Who may write wha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from agentmem.audit.outside import Outside
 from agentmem.block import (
     DEFAULT_BLOCKS,
     DEFAULT_MAX_TOKENS,
@@ -45,15 +46,22 @@ class Blocks:
         session: edits are filed under it.
         context: its window.
         turn: the number of the turn that is being answered, or was last.
+        outside: edits are acts, to be recorded.
     """
 
     def __init__(
-        self, archive: Archive, session: SessionRow, context: Context, turn: Callable[[], int]
+        self,
+        archive: Archive,
+        session: SessionRow,
+        context: Context,
+        turn: Callable[[], int],
+        outside: Outside,
     ) -> None:
         self._archive = archive
         self._session = session
         self._context = context
         self._turn = turn
+        self._outside = outside
 
     def list(self) -> tuple[Block, ...]:
         """Every block by label: those that were defined, and the three that always are."""
@@ -82,12 +90,14 @@ class Blocks:
             description: one short line; the model reads it from the next version on.
             max_tokens: of the model's own count, heading included.
         """
-        rows = {row.label: row for row in self._archive.blocks()}
-        block = self._block(check_label(label), rows.get(label))
-        line = block.description if description is None else check_description(description)
-        tokens = block.max_tokens if max_tokens is None else max_tokens
-        with self._archive.write() as transaction:
-            transaction.define_block(label, line, tokens)
+        given = {"description": description, "max_tokens": max_tokens}
+        with self._outside.act("blocks.define", [label, given]):
+            rows = {row.label: row for row in self._archive.blocks()}
+            block = self._block(check_label(label), rows.get(label))
+            line = block.description if description is None else check_description(description)
+            tokens = block.max_tokens if max_tokens is None else max_tokens
+            with self._archive.write() as transaction:
+                transaction.define_block(label, line, tokens)
 
     def append(self, label: str, text: str, *, by: Writer = USER) -> Block:
         """Add a line to a block.
@@ -107,7 +117,8 @@ class Blocks:
                 raise InvalidInput(f"Block `{label}` says that already: nothing was added.")
             return f"{block.text}\n{new}" if block.text else new
 
-        return self._edit(label, "append", added, by)
+        with self._outside.act("blocks.append", [label, text, {"by": asdict(by)}]):
+            return self._edit(label, "append", added, by)
 
     def replace(self, label: str, old_text: str, new_text: str, *, by: Writer = USER) -> Block:
         """Put another text in the place of one that stands in a block once.
@@ -134,7 +145,9 @@ class Blocks:
                 )
             raise InvalidInput(f"`old_text` does not stand in block `{label}`. {says}")
 
-        return self._edit(label, "replace", replaced, by)
+        arguments = [label, old_text, new_text, {"by": asdict(by)}]
+        with self._outside.act("blocks.replace", arguments):
+            return self._edit(label, "replace", replaced, by)
 
     def rewrite(self, label: str, text: str, *, by: Writer = USER) -> Block:
         """Make a text the whole of a block.
@@ -151,7 +164,8 @@ class Blocks:
                 raise InvalidInput(f"Block `{label}` says that already: nothing was changed.")
             return new
 
-        return self._edit(label, "rewrite", rewritten, by)
+        with self._outside.act("blocks.rewrite", [label, text, {"by": asdict(by)}]):
+            return self._edit(label, "rewrite", rewritten, by)
 
     def history(self, label: str) -> tuple[BlockVersion, ...]:
         """Every version of a block that was not forgotten, oldest first."""
@@ -177,7 +191,8 @@ class Blocks:
         before = _place(versions, max((v for v in versions if v < place), default=0))
         text = versions[before].text if before else ""
         by = Writer(reason=f"Undo of version {place}.")
-        return self._edit(label, "undo", lambda _: text, by, restored=before)
+        with self._outside.act("blocks.undo", [label]):
+            return self._edit(label, "undo", lambda _: text, by, restored=before)
 
     def follow(self) -> None:
         """Let the window hold the current versions, whichever session they were written in."""

@@ -68,15 +68,18 @@ class Context:
     Args:
         budget: its ceilings.
         count_tokens: the model's own count for a part of a prompt.
+        fence: around foreign text in prompts; one with a new key where None.
     """
 
-    def __init__(self, budget: Budget, count_tokens: Callable[[Part], int]) -> None:
+    def __init__(
+        self, budget: Budget, count_tokens: Callable[[Part], int], *, fence: Fence | None = None
+    ) -> None:
         self.budget = budget
         self._count_tokens = count_tokens
         self.fixed_tokens = 0
         """Tokens of what stands in every prompt besides segments: the tools' descriptions."""
         self._entries: dict[int, Entry] = {}
-        self._fence = Fence()
+        self._fence = fence or Fence()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -176,6 +179,18 @@ class Context:
         self._entries.clear()
         for row in window:
             self.put(segments[row.segment_id], via=row.via, until_turn=row.until_turn)
+
+    def would_take(
+        self, window: Iterable[WindowEntry], segments: Mapping[int, StoredSegment]
+    ) -> int:
+        """Tokens of another window, were it this one."""
+        rows = list(window)
+        header = any(row.until_turn is not None for row in rows)
+        return (
+            self.fixed_tokens
+            + sum(self.count(segments[row.segment_id].segment, row.via) for row in rows)
+            + (self._count_tokens(RECALL_HEADER) if header else 0)
+        )
 
     def prompt(self) -> list[Part]:
         """The window as a prompt.

@@ -8,8 +8,6 @@ applying decisions is not its business.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +44,11 @@ class Controller:
     judge: Judge | None = None
     monotonic: Callable[[], float] = time.monotonic
 
+    def begin_anew(self) -> None:
+        """Think nothing of any segment yet."""
+        if self.judge is not None:
+            self.judge.begin_anew()
+
     def review(self, candidates: Sequence[Candidate], *, fixed_tokens: int = 0) -> Verdict:
         """Decide until `budget.target_tokens` is reached or nothing movable is left.
 
@@ -55,14 +58,14 @@ class Controller:
         """
         started = self.monotonic()
         deadline = started + self.budget.seconds
-        verdict = Verdict()
         target = max(0, self.budget.target_tokens - fixed_tokens)
         over = sum(candidate.num_tokens for candidate in candidates) - target
+        verdict = Verdict(target=target, model=self._asked_name)
         if over > 0 and self.judge is not None:
             judged_before = self.judge.num_judged
             candidates = self.judge.judge(candidates, deadline)
             verdict.judged = self.judge.num_judged - judged_before
-        verdict.inputs = _hash_of(candidates, target)
+        verdict.candidates = candidates
         if over > 0 and self.model is not None:
             offers = rank(self.policy, candidates, self.budget)
             free_calls = FreeCalls(model=self.model, budget=self.budget, monotonic=self.monotonic)
@@ -70,6 +73,11 @@ class Controller:
         verdict.decisions += self._finish(candidates, verdict.decisions, target)
         verdict.seconds = self.monotonic() - started
         return verdict
+
+    @property
+    def _asked_name(self) -> str:
+        asked = self.model or (self.judge.model if self.judge is not None else None)
+        return "" if asked is None else asked.name
 
     def _finish(
         self, candidates: Sequence[Candidate], decided: Sequence[Decision], target: int
@@ -134,10 +142,3 @@ def _undecided(candidates: Sequence[Candidate], decided: Sequence[Decision]) -> 
         for candidate in candidates
         if candidate.id not in gone
     ]
-
-
-def _hash_of(candidates: Sequence[Candidate], target: int) -> str:
-    """Sixteen hex digits of everything that was decided on."""
-    facts = [[c.id, c.pinned, c.protected, c.evidence()] for c in candidates]
-    payload = json.dumps([target, facts], sort_keys=True)
-    return hashlib.sha256(payload.encode()).hexdigest()[:16]

@@ -8,6 +8,7 @@
     ├── MissingExtra          an optional package is not installed
     ├── BudgetExceeded        a forward would have passed the budget (an invariant of ours)
     ├── UndoBlocked           a decision can no longer be undone within the budget
+    ├── ReplayDiverged        a replayed session asked for something else than was recorded
     ├── ModelError
     │   ├── ModelNotFound     no such model, or its files are missing
     │   ├── ModelCorrupt      the model's files are damaged
@@ -82,6 +83,26 @@ class UndoBlocked(AgentmemError):
     def __init__(self, message: str, *, tokens_over: int = 0) -> None:
         super().__init__(message)
         self.tokens_over = tokens_over
+
+
+class ReplayDiverged(AgentmemError):
+    """A replayed session asked for something else than was recorded.
+
+    Attributes:
+        turn: number of the turn in which it did.
+        call: which of the turn's records was to be played, from 1.
+        recorded: what the log has there: a record's kind and, of a request, its hash.
+        replayed: what was asked for instead.
+    """
+
+    def __init__(
+        self, message: str, *, turn: int = 0, call: int = 0, recorded: str = "", replayed: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.turn = turn
+        self.call = call
+        self.recorded = recorded
+        self.replayed = replayed
 
 
 class ModelError(AgentmemError):

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentmem.absence import Surroundings, absence
+from agentmem.review_record import in_words
 from agentmem.segment import State
 from agentmem.storage.rows import DecisionRow, StoredSegment
 
@@ -37,23 +39,47 @@ class Explanation:
 
 
 def explain(
-    stored: StoredSegment, state: State, in_window: bool, rows: Sequence[DecisionRow]
+    stored: StoredSegment,
+    state: State,
+    in_window: bool,
+    rows: Sequence[DecisionRow],
+    *,
+    around: Surroundings = Surroundings(),  # noqa: B008, frozen
+    reviews: Mapping[int, Sequence[DecisionRow]] | None = None,
 ) -> Explanation:
-    """Explain one segment by the decisions that touched it, newest first."""
+    """Explain one segment by the decisions that touched it, newest first, or by what it is.
+
+    Args:
+        around: what is known of it besides.
+        reviews: per decision that a review made, all decisions of that review, the first first.
+    """
     segment = stored.segment
     words = " ".join(segment.text.split())
     quote = words if len(words) <= 60 else words[:59].rstrip() + "…"
     where = "in the window" if in_window else "not in the window"
     lines = [f"Segment {segment.id} ({segment.origin}, turn {stored.turn}): “{quote}”"]
     lines.append(f"It is {where} ({state}{', pinned' if stored.pinned else ''}).")
+    if not in_window:
+        lines += absence(stored, around)
     if not rows:
         lines.append("No decision has touched it.")
     for row in rows:
-        lines += _decision(row, segment.id)
+        lines += _decision(row, segment.id, (reviews or {}).get(row.id, ()))
     return Explanation("\n".join(lines), tuple(rows))
 
 
-def _decision(row: DecisionRow, segment_id: int) -> list[str]:
+def explain_forgotten(segment_id: int, turn: int, rows: Sequence[DecisionRow]) -> Explanation:
+    """Explain a segment of which only the id is left."""
+    lines = [
+        f"Segment {segment_id} (turn {turn}) was forgotten: its text is deleted from every tier.",
+        "What is left says only that it was there; it cannot be brought back.",
+    ]
+    for row in rows:
+        lines.append(f"Decision {row.id}, turn {row.turn}: {_DONE[row.decision.action]}.")
+    return Explanation("\n".join(lines), tuple(rows))
+
+
+def _decision(row: DecisionRow, segment_id: int, review: Sequence[DecisionRow]) -> list[str]:
     decision = row.decision
     named = decision.maker not in ("", decision.source)
     by = f"{decision.source} {decision.maker}" if named else decision.source
@@ -71,6 +97,14 @@ def _decision(row: DecisionRow, segment_id: int) -> list[str]:
             f"  Its place took summary {row.effect['summary_id']}, written by "
             f"{row.effect.get('written_by', 'a model')}."
         )
+    if review and "offered" in review[0].cost:
+        gone = [
+            one
+            for made in review
+            if made.decision.action in ("drop", "summarize")
+            for one in made.decision.segment_ids
+        ]
+        lines += [f"  {line}" for line in in_words(review[0].cost, segment_id, gone)]
     kept = _would_have_kept(row, evidence)
     if kept:
         lines.append(f"  It would have stayed: {kept}")

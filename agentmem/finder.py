@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.audit.outside import Outside
 from agentmem.errors import InvalidInput
 from agentmem.facts.cues import is_former
 from agentmem.models.base import Embedder
@@ -25,11 +26,15 @@ class Finder:
         archive: the truth that both indexes are built from.
         embedder: for meaning; its name is the space the vectors live in.
         recall: how queries are scored.
+        outside: where the vectors of queries come from.
     """
 
-    def __init__(self, archive: Archive, embedder: Embedder, recall: Recall) -> None:
+    def __init__(
+        self, archive: Archive, embedder: Embedder, recall: Recall, outside: Outside
+    ) -> None:
         self._archive = archive
-        self._embedder = embedder
+        self._outside = outside
+        self._embedder = outside.embedder(embedder)
         self._recall = recall
         self._vectors = VectorIndex(archive, embedder.name, embedder.dim)
         self._words = WordIndex(archive)
@@ -37,8 +42,7 @@ class Finder:
 
     def embed(self, text: str) -> NDArray[np.float32]:
         """The vector of a text, shape (dim,)."""
-        vector: NDArray[np.float32] = self._embedder.embed([text])[0]
-        return vector
+        return self._outside.query(text, lambda: self._embedder.embed([text])[0])
 
     def embed_pending(
         self, limit: int = 64, *, known: Mapping[int, NDArray[np.float32]] | None = None
@@ -57,7 +61,7 @@ class Finder:
         if unknown:
             computed = self._embedder.embed([segment.text for segment in unknown])
             vectors |= {s.id: v for s, v in zip(unknown, computed, strict=True)}
-        with self._archive.write() as transaction:
+        with self._archive.write(derived=True) as transaction:
             for one in pending:
                 transaction.add_embedding(
                     self._embedder.name, one.segment.id, vectors[one.segment.id]

@@ -99,7 +99,7 @@ class Forgetting:
         return {"kv_records": dropped_kv, "kv_files": num_files}
 
     def follow(self) -> int:
-        """Let the model forget what the archive did since it was last asked, by whomever.
+        """Let window and model forget what the archive did since it was last asked, by whomever.
 
         Returns:
             How many parts of its KV tier that were. The KV of every later segment may have seen
@@ -110,6 +110,7 @@ class Forgetting:
         self._seen = max([self._seen, *(change.sn for change in changes)])
         if not gone:
             return 0
+        self._context.remove(gone)
         if self._kv is None:
             self._let_go()
             return 0

@@ -21,7 +21,7 @@ from agentmem.segment import Kind, Message, Origin, Role, Segment, State, ToolCa
 
 FORMAT = 1
 _UNSEARCHABLE = ("core_block", "thought")
-_LEFT_OUT = ("decision", "block", "block_edit", "fact")
+_LEFT_OUT = ("decision", "recording", "block", "block_edit", "fact")
 _T = TypeVar("_T")
 
 

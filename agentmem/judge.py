@@ -87,6 +87,10 @@ class Judge:
         self._judgements = {one: j for one, j in self._judgements.items() if one in here}
         return [self._with_judgement(candidate) for candidate in candidates]
 
+    def begin_anew(self) -> None:
+        """Forget all judgements: what is in the window is judged again."""
+        self._judgements.clear()
+
     def answer(self, segment_id: int) -> Judgement | None:
         """What was judged of a segment of the last review; None where nothing was."""
         return self._judgements.get(segment_id)

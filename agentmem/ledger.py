@@ -85,7 +85,8 @@ class Ledger:
 
         Args:
             decisions: what is to happen.
-            cost: of deciding, for the log.
+            cost: of deciding, for the log, and what it was decided on (`Verdict.cost`). It is
+                filed with the first of them; the others name that one as their `review`.
         """
         if not decisions:
             return []
@@ -104,7 +105,10 @@ class Ledger:
                     except InvalidInput as error:
                         events.append(self.refuse(decision, str(error)))
                         continue
-                    events.append(self._carry_out(transaction, decision, summary, cost or {}))
+                    made = self._carry_out(transaction, decision, summary, cost or {})
+                    events.append(made)
+                    if cost and "review" not in cost:
+                        cost = {"review": made.id}
                 transaction.set_window(self._session.id, self._context.snapshot())
         except BaseException:
             load_window(self._archive, self._context, start)
@@ -178,6 +182,7 @@ class Ledger:
             effect |= {"summary_id": segment.id, "written_by": summary[1]}
         elif decision.action == "keep":
             kept_until = self.turn + KEEP_TURNS
+            effect["kept_before"] = {str(one.segment.id): one.kept_until for one in touched}
             transaction.set_kept_until(ids, kept_until)
             for stored in touched:
                 entry = context[stored.segment.id]

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.absence import Surroundings
+from agentmem.audit.outside import Outside
 from agentmem.blocks import Blocks
 from agentmem.context import Context
 from agentmem.decision import Action, Candidate, Decision
 from agentmem.errors import InvalidInput
 from agentmem.events import Decided
-from agentmem.explain import Explanation, explain
+from agentmem.explain import Explanation, explain, explain_forgotten
 from agentmem.facts.keeping import FactKeeper
 from agentmem.finder import Finder
 from agentmem.forgetting import Forgetting
@@ -70,6 +72,7 @@ class Memory:
         kv: the model's KV tier, where it has one.
         let_go: without one, drops what the model keeps of what it read.
         summarizer: makes the segment that replaces others; None refuses to summarize.
+        outside: what is not computed here comes through it, to be recorded.
     """
 
     def __init__(
@@ -83,7 +86,9 @@ class Memory:
         kv: KVTier | None = None,
         let_go: Callable[[], None] = lambda: None,
         summarizer: Summarizer | None = None,
+        outside: Outside | None = None,
     ) -> None:
+        self.outside = outside or Outside()
         self.archive = archive
         self.session = session
         self.context = context
@@ -91,15 +96,18 @@ class Memory:
         self.kv = kv
         self.said_tokens = int(session.settings.get("said_tokens", 0))
         """Tokens of all messages and replies so far: what a dense cache would hold."""
-        self.finder = Finder(archive, embedder, self.recall)
-        self.fact_keeper = FactKeeper(archive, self.finder.facts, self.finder.near)
+        self.finder = Finder(archive, embedder, self.recall, self.outside)
+        self.fact_keeper = FactKeeper(
+            archive, self.finder.facts, self.finder.near, unread=self.outside.unread
+        )
         self.ledger = Ledger(archive, session, context, kv=kv, summarizer=summarizer)
         self.forgetting = Forgetting(archive, session, context, kv=kv, let_go=let_go)
+        self.outside.follow = self.forgetting.follow
         self._undoing = Undoing(archive, session, context, kv=kv)
 
-        self.blocks = Blocks(archive, session, context, lambda: self.turn)
+        self.blocks = Blocks(archive, session, context, lambda: self.turn, self.outside)
         """Core memory: what is always in the window."""
-        self.passages = Passages(archive, session, self.finder, lambda: self.turn)
+        self.passages = Passages(archive, session, self.finder, lambda: self.turn, self.outside)
         """Notes outside the conversation."""
 
     @property
@@ -255,21 +263,23 @@ class Memory:
         if not segment_ids:
             raise InvalidInput(f"Name at least one segment to {action.replace('_', ' ')}.")
         self.archive.segments(segment_ids)
-        known = {candidate.id: candidate for candidate in self.candidates()}
-        return self.ledger.apply(
-            Decision(
-                action,
-                tuple(dict.fromkeys(segment_ids)),
-                "user",
-                reason="The user asked for it.",
-                maker="user",
-                evidence={one: known[one].evidence() for one in segment_ids if one in known},
+        with self.outside.act(action, segment_ids):
+            known = {candidate.id: candidate for candidate in self.candidates()}
+            return self.ledger.apply(
+                Decision(
+                    action,
+                    tuple(dict.fromkeys(segment_ids)),
+                    "user",
+                    reason="The user asked for it.",
+                    maker="user",
+                    evidence={one: known[one].evidence() for one in segment_ids if one in known},
+                )
             )
-        )
 
     def unpin(self, *segment_ids: int) -> None:
         """Let pinned segments go again when a review wants to."""
-        self.ledger.unpin(segment_ids)
+        with self.outside.act("unpin", segment_ids):
+            self.ledger.unpin(segment_ids)
 
     def undo(self, decision_id: int | None = None) -> Decided:
         """Take back the last decision of this session, or the one named.
@@ -281,7 +291,8 @@ class Memory:
             InvalidInput: there is nothing to undo, or it was undone already.
             UndoBlocked: the former window no longer fits.
         """
-        return self._undoing.undo(decision_id, self.turn, self.ledger.turn_key)
+        with self.outside.act("undo", [decision_id]):
+            return self._undoing.undo(decision_id, self.turn, self.ledger.turn_key)
 
     def forget(self, segment_id: int) -> dict[str, Any]:
         """Delete a segment from every tier, with what could quote it; returns a receipt.
@@ -290,8 +301,9 @@ class Memory:
         before. The KV of every later segment may have seen it and goes too: it is computed again
         from text at its next use.
         """
-        receipt = self.forgetting.forget(segment_id)
-        self.blocks.follow()
+        with self.outside.act("forget", [segment_id]):
+            receipt = self.forgetting.forget(segment_id)
+            self.blocks.follow()
         return receipt
 
     def forget_origin(self, origin: str) -> dict[str, Any]:
@@ -305,9 +317,10 @@ class Memory:
             InvalidInput: it is none of these.
             SessionBusy: another sender holds a session with some of it; nothing is deleted.
         """
-        found = {stored.segment.id for stored in self.from_origin(origin)}
-        receipt = self.forgetting.forget_all(found)
-        self.blocks.follow()
+        with self.outside.act("forget_origin", [origin]):
+            found = {stored.segment.id for stored in self.from_origin(origin)}
+            receipt = self.forgetting.forget_all(found)
+            self.blocks.follow()
         return {"origin": origin, **receipt}
 
     def from_origin(self, origin: str) -> Iterator[StoredSegment]:
@@ -319,10 +332,38 @@ class Memory:
         return import_file(self.archive, path, trusted=trusted)
 
     def why(self, segment_id: int) -> Explanation:
-        """The decisions that touched a segment, with their evidence, in words."""
-        stored = self.segment(segment_id)
+        """Why a segment is where it is, in words: decisions with their evidence, or what it is.
+
+        Raises:
+            SegmentNotFound: this user never had it.
+        """
         rows = self.archive.decisions(segment_id=segment_id)
-        return explain(stored, self.state(stored), segment_id in self.context, rows)
+        forgotten_in = self.archive.forgotten(segment_id)
+        if forgotten_in is not None:
+            return explain_forgotten(segment_id, forgotten_in, rows)
+        stored = self.segment(segment_id)
+        inside = segment_id in self.context
+        return explain(
+            stored,
+            self.state(stored),
+            inside,
+            rows,
+            around=self._surroundings(stored),
+            reviews={row.id: self.archive.review(row) for row in rows},
+        )
+
+    def _surroundings(self, stored: StoredSegment) -> Surroundings:
+        part = stored.segment.kind == "document_part" and stored.segment.parents
+        stub = stored.segment.parents[0] if part else 0
+        elsewhere = stored.session_id != self.session.id
+        names = {row.id: row.name for row in self.archive.sessions()} if elsewhere else {}
+        return Surroundings(
+            session=names.get(stored.session_id, ""),
+            stub=stub,
+            stub_in_window=stub in self.context,
+            turn=self.turn,
+            lifetime_turns=self.recall.lifetime_turns,
+        )
 
     def stats(self) -> dict[str, Any]:
         """Counts, tokens and bytes of this session."""

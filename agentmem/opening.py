@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
+from agentmem.audit.outside import Outside
+from agentmem.audit.recorder import Recorder
 from agentmem.block import is_block
 from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
 from agentmem.context import Context
@@ -16,7 +19,7 @@ from agentmem.models.registry import resolve_embedder
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive, Store
-from agentmem.storage.rows import WindowEntry
+from agentmem.storage.rows import SessionRow, WindowEntry
 from agentmem.storage.text import normalize_text
 from agentmem.window import load_window
 
@@ -37,6 +40,7 @@ def open_memory(
     budget: int | Budget | None = None,
     embedder: str | Embedder | None = None,
     only_look: bool = False,
+    outside: Callable[[Archive, SessionRow], Outside] = Recorder,
 ) -> Iterator[Memory]:
     """The memory of a user without a model: search, explain, pin, drop, restore, undo.
 
@@ -47,6 +51,7 @@ def open_memory(
         session: whose window it is; None is the newest, for what asks about no window.
         budget: of the window; None is what the session had last.
         only_look: nothing of the session will be changed, so it may be in use meanwhile.
+        outside: what comes from outside comes through it; recorded unless told otherwise.
 
     Raises:
         InvalidInput: there is no such session.
@@ -61,8 +66,18 @@ def open_memory(
         with nullcontext() if only_look else archive.lease(row.id):
             ratio = float(row.settings.get("tokens_per_estimate", 1.0))
             context = Context(limits, lambda part: max(1, round(ratio * estimate_tokens(part))))
-            memory = Memory(archive, row, context, resolve_embedder(embedder))
-            _load_window(memory)
+            embeds = resolve_embedder(embedder)
+            seam = Outside() if only_look else outside(archive, row)
+            settings = {
+                "kind": "memory",
+                "budget": asdict(limits),
+                "embedder": embeds.name,
+                "dim": embeds.dim,
+            }
+            with seam.opening(settings):
+                memory = Memory(archive, row, context, embeds, outside=seam)
+                seam.reload = lambda: load_stored_window(memory)
+                load_stored_window(memory)
             yield memory
 
 
@@ -73,14 +88,15 @@ def _newest(archive: Archive) -> str:
     return found[-1].name
 
 
-def _load_window(memory: Memory) -> None:
+def load_stored_window(memory: Memory) -> None:
+    """Make the window what the archive says it is."""
     load_window(memory.archive, memory.context, memory.archive.window(memory.session.id))
     memory.blocks.follow()
 
 
 def open_window(memory: Memory, system_prompt: str | None) -> None:
     """Load the session's window; a new one, or one with another system prompt, gets its prompt."""
-    _load_window(memory)
+    load_stored_window(memory)
     context = memory.context
     core = [entry for entry in context if entry.segment.is_system_prompt]
     blocks_tokens = sum(e.num_tokens for e in context if is_block(e.segment))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from agentmem.audit.outside import Outside
 from agentmem.errors import InvalidInput
 from agentmem.finder import Finder
 from agentmem.recall import Scored
@@ -29,15 +30,22 @@ class Passages:
         session: new ones are filed under it.
         finder: finds them by meaning and by words.
         turn: the number of the turn that is being answered, or was last.
+        outside: new ones are acts, to be recorded.
     """
 
     def __init__(
-        self, archive: Archive, session: SessionRow, finder: Finder, turn: Callable[[], int]
+        self,
+        archive: Archive,
+        session: SessionRow,
+        finder: Finder,
+        turn: Callable[[], int],
+        outside: Outside,
     ) -> None:
         self._archive = archive
         self._session = session
         self._finder = finder
         self._turn = turn
+        self._outside = outside
 
     def insert(
         self,
@@ -71,7 +79,11 @@ class Passages:
         stored = self._archive.passage_ids(content_hash=segment.content_hash)
         if stored:
             return self._archive.segment(stored[0]).segment
-        with self._archive.write() as transaction:
+        given = {"maker": maker, "trust": int(trust), "sources": segment.parents}
+        with (
+            self._outside.act("passages.insert", [text, names, given]),
+            self._archive.write() as transaction,
+        ):
             segment = transaction.add_segment(
                 self._session.id, self._turn(), segment, state="archived"
             )

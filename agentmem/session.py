@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +21,7 @@ from agentmem.context import Context
 from agentmem.controller import Controller
 from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
-from agentmem.events import Decided, Event, Recalled, Reply, TurnKey, Usage
+from agentmem.events import Decided, Event, Recalled, Reply, Token, TurnKey, Usage
 from agentmem.facts.extraction import PatternExtractor
 from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
@@ -87,6 +88,7 @@ class Session:
             self._review,
             by_name,
             memory_tools=memory_tools,
+            monotonic=memory.outside.monotonic,
         )
         self._pins = StandingPins(memory) if pin_instructions else None
         if self._tools:
@@ -114,7 +116,7 @@ class Session:
 
     def events(
         self, text: str, *, turn: TurnKey | None = None, reply: str | None = None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """One turn: recalls, decisions and tokens as they happen, the reply after its commit.
 
         Args:
@@ -126,8 +128,27 @@ class Session:
         Raises:
             InvalidInput: the text is empty or longer than 16 MiB, or the turn had another text.
         """
+        text, key = _checked(text), None if turn is None else str(turn)
+        num_events = 0
+        with (
+            self.memory.outside.turn(key, given=reply is not None),
+            closing(self._events(text, turn, reply)) as events,
+        ):
+            for event in events:
+                num_events += not isinstance(event, Token)
+                try:
+                    yield event
+                except GeneratorExit:
+                    self.memory.outside.left(num_events, at_word=isinstance(event, Token))
+                    raise
+
+    def _events(
+        self, text: str, turn: TurnKey | None, reply: str | None
+    ) -> Generator[Event, None, None]:
         self._cancelled.clear()
-        current = self._begin(_checked(text), turn)
+        # What was forgotten elsewhere meanwhile is neither in the window nor in the cache any more.
+        self.memory.forgetting.follow()
+        current = self._begin(text, turn)
         if current.row.reply is not None:
             yield Reply(
                 current.key,
@@ -177,14 +198,16 @@ class Session:
                     f"Turn {turn!r} was sent before with another text: use a new name for it."
                 )
             said = self.memory.turn_segments(row.number)
+            self.memory.outside.turn_is(row.number, text, stored=said[0].segment.text == text)
             return Turn(row, row.number if turn is None else turn, said[0])
-        segment = Segment((Message("user", text),), created=time.time())
+        segment = Segment((Message("user", text),))
         parts: tuple[Segment, ...] = ()
         tokens = self.context.count(segment)
         if tokens > self.context.longest_message:
             segment, parts = self._as_document(segment, self.context.longest_message)
         with archive.write() as transaction:
             row = transaction.add_turn(session.id, None if turn is None else str(turn), text)
+            self.memory.outside.turn_is(row.number, text, stored=not parts)
             segment = transaction.add_segment(session.id, row.number, segment)
             for part in parts:
                 child = replace(part, parents=(segment.id,))
@@ -261,7 +284,7 @@ class Session:
         """Commit the reply with everything the turn changed, then tell of it."""
         memory, session = self.memory, self.memory.session
         text = normalize_text(completion.text)
-        segment = Segment((Message("assistant", text),), origin="assistant", created=time.time())
+        segment = Segment((Message("assistant", text),), origin="assistant")
         window = list(self.context.snapshot())
         parts: tuple[Segment, ...] = ()
         if text:
@@ -277,7 +300,6 @@ class Session:
                     (Message("assistant", normalize_text(completion.thought)),),
                     kind="thought",
                     origin="assistant",
-                    created=time.time(),
                 )
                 transaction.add_segment(
                     session.id, current.row.number, thought, searchable=False, state="archived"

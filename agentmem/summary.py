@@ -51,7 +51,6 @@ class Summarizer:
         budget_tokens: of any forward.
         seconds: that the model may take for all of them; then sentences stand in.
         monotonic: seconds, for the deadline.
-        clock: seconds since the epoch.
     """
 
     model: ChatModel
@@ -60,7 +59,6 @@ class Summarizer:
     budget_tokens: int
     seconds: float
     monotonic: Callable[[], float] = time.monotonic
-    clock: Callable[[], float] = time.time
 
     def __call__(self, groups: Sequence[Sequence[Segment]]) -> list[Written | InvalidInput]:
         """One summary of each group of originals, or why there can be none.
@@ -153,7 +151,6 @@ class Summarizer:
             kind="summary",
             origin="summary",
             trust=lowest_trust(segments),
-            created=self.clock(),
             parents=tuple(segment.id for segment in segments),
         )
 

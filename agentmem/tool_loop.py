@@ -108,7 +108,6 @@ class _Exchange:
             kind="tool_exchange",
             origin="tool",
             trust=Trust.EXTERNAL,
-            created=time.time(),
             parents=quoted,
         )
 
@@ -147,7 +146,8 @@ class ToolLoop:
 
     def answer(self, turn: Turn, options: Options) -> Generator[Event, None, Completion]:
         """Generate until the model answers in words; returns the completion, without calls."""
-        spent = _Spent(self._monotonic() + self._limits.seconds)
+        # Nothing is looked at in vain: each look at the clock is on record.
+        spent = _Spent(self._monotonic() + self._limits.seconds if options.tools else 0.0)
         over = ""
         while True:
             if over:

@@ -16,6 +16,28 @@ from agentmem.errors import InvalidInput
 from agentmem.models.base import Tool
 from agentmem.segment import ToolCall, Trust
 
+INVALID = (TypeError, ValueError)
+"""What a function raises where the call must be changed."""
+FAILED = (ArithmeticError, LookupError, OSError, RuntimeError)
+"""What else a function may raise: the model is told of it and may try again."""
+
+
+@dataclass(frozen=True)
+class DescribedTool:
+    """A function that brings its own description."""
+
+    tool: Tool
+    function: Callable[..., Any]
+
+    @property
+    def __name__(self) -> str:
+        """What the model calls it."""
+        return self.tool.name
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Run it."""
+        return self.function(**arguments)
+
 
 def describe(function: Callable[..., Any]) -> Tool:
     """The function as a model sees it: its docstring must describe every argument.
@@ -23,6 +45,8 @@ def describe(function: Callable[..., Any]) -> Tool:
     Raises:
         InvalidInput: it has no docstring or an argument without type.
     """
+    if isinstance(function, DescribedTool):
+        return function.tool
     from langchain_core.utils.function_calling import convert_to_openai_function
 
     if not function.__doc__:
@@ -64,9 +88,9 @@ def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> Result:
         if isinstance(result, str):
             return Result(result)
         return Result(json.dumps(result, ensure_ascii=False, default=str))
-    except (TypeError, ValueError) as error:
+    except INVALID as error:
         return Result(f"Error: {error}", valid=False)
-    except (ArithmeticError, LookupError, OSError, RuntimeError) as error:
+    except FAILED as error:
         return Result(f"Error: {error}")
 
 

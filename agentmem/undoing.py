@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from agentmem.context import Context
 from agentmem.decision import Action, Decision
@@ -81,8 +81,9 @@ class Undoing:
                 state, pinned = row.states_before[one]
                 transaction.set_state([one], state)
                 transaction.set_pinned([one], pinned)
-            if decision.action == "keep":
-                transaction.set_kept_until(ids, 0)
+            for one, kept_until in row.effect.get("kept_before", {}).items():
+                if int(one) in ids:
+                    transaction.set_kept_until([int(one)], kept_until)
             if "summary_id" in row.effect:
                 summary = self._there([row.effect["summary_id"]])
                 transaction.set_state(summary, "archived")
@@ -142,10 +143,10 @@ class Undoing:
             there.append(one)
         return tuple(there)
 
-    def _check_undo(self, after: Iterable[WindowEntry], row: DecisionRow) -> None:
+    def _check_undo(self, after: Sequence[WindowEntry], row: DecisionRow) -> None:
         budget = self._context.budget
         stored = self._archive.segments([entry.segment_id for entry in after])
-        tokens = self._context.fixed_tokens + sum(self._context.count(s.segment) for s in stored)
+        tokens = self._context.would_take(after, {one.segment.id: one for one in stored})
         over = tokens - budget.max_tokens
         if over > 0:
             raise UndoBlocked(

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from agentmem.storage.lease import Lease
 from agentmem.storage.rows import (
+    BlockRow,
     Change,
     ChangeOp,
+    Counters,
     DecisionRow,
+    Fact,
     Finding,
+    RecordingRow,
     SessionRow,
     StoredSegment,
     TurnRow,
@@ -19,15 +23,19 @@ from agentmem.storage.rows import (
 )
 from agentmem.storage.store import Store
 from agentmem.storage.transaction import Transaction
-from agentmem.storage.user_archive import Archive
+from agentmem.storage.user_archive import Archive, WriteObserver
 
 __all__ = [
     "Archive",
+    "BlockRow",
     "Change",
     "ChangeOp",
+    "Counters",
     "DecisionRow",
+    "Fact",
     "Finding",
     "Lease",
+    "RecordingRow",
     "SessionRow",
     "Store",
     "StoredSegment",
@@ -35,4 +43,5 @@ __all__ = [
     "TurnRow",
     "WindowEntry",
     "WindowVia",
+    "WriteObserver",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from agentmem.errors import StoreCorrupt
-from agentmem.storage import blocks, encoding, facts, passages, word_rows
+from agentmem.storage import blocks, encoding, facts, passages, recordings, word_rows
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
 from agentmem.storage.rows import Finding
@@ -187,6 +187,15 @@ def fact_spans(connection: Connection) -> Finding:
     return Finding("facts", "fail", message, _RESTORE)
 
 
+def logs(connection: Connection) -> Finding:
+    """Whether every row that sessions are replayed from can be read."""
+    damaged = recordings.damaged(connection)
+    if not damaged:
+        return Finding("logs", "ok", "Every row that sessions are replayed from can be read.")
+    message = f"{len(damaged)} rows of sessions' logs cannot be read: {damaged[:10]}."
+    return Finding("logs", "fail", message, _RESTORE)
+
+
 def counts(connection: Connection) -> Finding:
     """How much there is."""
     numbers = [
@@ -198,7 +207,7 @@ def counts(connection: Connection) -> Finding:
 
 _SQL_CHECKS: tuple[Callable[[Connection], Finding], ...] = (
     integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, core_memory,
-    fact_spans, counts,
+    fact_spans, logs, counts,
 )  # fmt: skip
 
 

@@ -116,6 +116,18 @@ def newest(
     return [_row(row) for row in connection.execute(query)]
 
 
+def of_review(connection: Connection, user_id: int, row: DecisionRow) -> list[DecisionRow]:
+    """All decisions of the review that made one, the first first; itself where none did."""
+    first = row.cost.get("review", row.id)
+    query = _select(user_id).where(
+        decisions.c.session_id == row.session_id,
+        decisions.c.turn == row.turn,
+        decisions.c.id >= first,
+    )
+    found = [_row(each) for each in connection.execute(query.order_by(decisions.c.id))]
+    return [each for each in found if each.cost.get("review", each.id) == first]
+
+
 def mark_undone(connection: Connection, user_id: int, decision_id: int, by: int) -> None:
     """Note which decision reverted this one.
 

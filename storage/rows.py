@@ -254,6 +254,56 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """The newest id of each kind the store has given out, to whatever user.
+
+    Args:
+        segments, decisions, facts, changes: as the store counts them.
+        recording: the newest row of one session's log; 0 where it has none.
+    """
+
+    segments: int
+    decisions: int
+    facts: int
+    changes: int
+    recording: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingRow:
+    """What came from outside into one commit of a session, in order; plain JSON.
+
+    Args:
+        created: the time the commit's rows were stamped with, seconds since the epoch.
+        counters: as they stood before the commit.
+        last_change: the newest change in the commit; what follows it others changed.
+    """
+
+    id: int
+    created: float
+    counters: Counters
+    last_change: int
+    records: tuple[list[Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What others made of a user's memory since a session last wrote to its log.
+
+    Args:
+        newest: the newest change of the user's memory.
+        in_session: segments of the session itself were added or moved.
+        stated: segments whose facts changed, and who read them.
+        blocks: the blocks as they are, each with the newest version it ever had.
+    """
+
+    newest: int
+    in_session: bool
+    stated: tuple[tuple[int, str], ...]
+    blocks: tuple[BlockRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """One entry of the change log, which derived tiers follow; `sn` is the order of commits."""
 

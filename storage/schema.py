@@ -26,7 +26,7 @@ from sqlalchemy.schema import ForeignKeyConstraint, UniqueConstraint
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The newest revision in `migrations/versions`, also kept as SQLite's `user_version`."""
 
 metadata = MetaData(
@@ -314,5 +314,23 @@ changes = Table(
     # No foreign key: that a segment is gone is the change.
     _integer("segment_id"),
     Index(None, "user_id", "sn"),
+    **_NUMBERED,
+)
+
+recordings = Table(
+    "recordings",
+    metadata,
+    _id(),
+    _to("session_id", "sessions.id"),
+    _seconds("created"),
+    # What the counters stood at before the commit: ids are given out store-wide.
+    _integer("segments"),
+    _integer("decisions"),
+    _integer("facts"),
+    _integer("changes"),
+    # What was changed since, others changed.
+    _integer("last_change"),
+    Column("body", LargeBinary, nullable=False),
+    Index(None, "session_id"),
     **_NUMBERED,
 )

@@ -394,6 +394,16 @@ def forget(connection: Connection, segment_id: int) -> None:
     )
 
 
+def forgotten_turn(connection: Connection, user_id: int, segment_id: int) -> int | None:
+    """The turn in which a forgotten segment was said; None where there is no such segment."""
+    if not is_id(segment_id):
+        return None
+    query = select(segments.c.turn).where(
+        segments.c.user_id == user_id, segments.c.id == segment_id, segments.c.state == FORGOTTEN
+    )
+    return connection.execute(query).scalar()
+
+
 def last_id(connection: Connection, user_id: int) -> int:
     """The newest segment's id, forgotten or not; 0 where the user has none."""
     query = select(func.max(segments.c.id)).where(segments.c.user_id == user_id)

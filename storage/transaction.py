@@ -19,10 +19,12 @@ from agentmem.segment import Segment, State
 from agentmem.storage import (
     blocks,
     changes,
+    copying,
     decisions,
     embeddings,
     facts,
     passages,
+    recordings,
     segments,
     sessions,
     windows,
@@ -30,7 +32,9 @@ from agentmem.storage import (
 )
 from agentmem.storage.rows import (
     BlockEdit,
+    BlockRow,
     ChangeOp,
+    Counters,
     Source,
     StoredSegment,
     TurnRow,
@@ -53,6 +57,9 @@ class Transaction:
         self._user_id = user_id
         self._user = user
         self._clock = clock
+        self._now: float | None = None
+        self.reply: Mapping[str, Any] | None = None
+        """The reply that was stored in it."""
         self.forgotten: list[int] = []
         """Segments that were forgotten or removed in it."""
         self.removed_sessions: list[int] = []
@@ -61,6 +68,18 @@ class Transaction:
         self.num_kv_files = 0
         """Files with KV that may have seen what was forgotten, deleted as it was committed."""
 
+    @property
+    def now(self) -> float:
+        """What its rows are stamped with: one reading of the clock."""
+        if self._now is None:
+            self._now = self._clock()
+        return self._now
+
+    @now.setter
+    def now(self, seconds: float) -> None:
+        """A replay stamps its rows as they were stamped."""
+        self._now = seconds
+
     def session(self, name: str) -> int:
         """The id of the session of this name, made where there is none."""
         check_name(name, "A session's name")
@@ -68,7 +87,7 @@ class Transaction:
             self._user_id = sessions.add_user(self._connection, self._user)
         found = sessions.find(self._connection, self._user_id, name)
         if found is None:
-            found = sessions.add(self._connection, self._user_id, name, self._clock())
+            found = sessions.add(self._connection, self._user_id, name, self.now)
         return found.id
 
     def set_session_settings(self, session_id: int, settings: Mapping[str, Any]) -> None:
@@ -86,6 +105,8 @@ class Transaction:
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
         self._remove_facts(ids)
+        if ids:
+            recordings.remove_where_seen(self._connection, self._user_id, session_id, min(ids))
         sessions.remove(self._connection, session_id)
         self._log("forget", ids)
         self.removed_sessions.append(session_id)
@@ -105,11 +126,12 @@ class Transaction:
         check_text(text, "The text of a turn")
         if key is not None:
             check_name(key, "A turn's key")
-        return sessions.add_turn(self._connection, session_id, key, text, self._clock())
+        return sessions.add_turn(self._connection, session_id, key, text, self.now)
 
     def answer_turn(self, turn_id: int, reply: Mapping[str, Any]) -> None:
         """Store the reply of an unanswered turn; plain JSON."""
         sessions.answer_turn(self._connection, self._user_id, turn_id, reply)
+        self.reply = reply
 
     def add_segment(
         self,
@@ -140,7 +162,7 @@ class Transaction:
             segment,
             searchable=searchable,
             state=state,
-            now=self._clock(),
+            now=self.now,
         )
         if searchable:
             word_rows.add(self._connection, stored)
@@ -199,7 +221,7 @@ class Transaction:
             states_before=states_before,
             effect=effect,
             cost=cost,
-            now=self._clock(),
+            now=self.now,
         )
 
     def mark_undone(self, decision_id: int, by: int) -> None:
@@ -239,7 +261,7 @@ class Transaction:
         blocks.check_label(self._connection, self._user_id, edit.label)
         if edit.segment_id is not None:
             segments.check_owner(self._connection, self._user_id, [edit.segment_id])
-        stamped = replace(edit, created=edit.created or self._clock())
+        stamped = replace(edit, created=edit.created or self.now)
         return blocks.add_edit(self._connection, self._user_id, stamped, follows=follows)
 
     def tag_passage(self, segment_id: int, tags: Sequence[str]) -> None:
@@ -279,7 +301,8 @@ class Transaction:
 
         A version of a block goes from the block's history too, a passage's tags with it. Words of
         it are taken out of its turn, of decisions about it and of facts. Segments made from it or
-        quoting it are the caller's to find (`Archive.children`) and forget.
+        quoting it are the caller's to find (`Archive.children`) and forget. The logs of all
+        sessions that may have seen it end here: they begin anew from the state it leaves.
         """
         found = segments.load(self._connection, self._user_id, [segment_id])[0]
         segment = found.segment
@@ -294,6 +317,7 @@ class Transaction:
         self._scrub_decisions(found)
         blocks.remove_edits(self._connection, [segment.id])
         passages.remove_tags(self._connection, segment.id)
+        recordings.remove_where_seen(self._connection, self._user_id, found.session_id, segment.id)
         word_rows.remove(self._connection, segment.id)
         embeddings.remove(self._connection, segment.id)
         self._remove_facts([segment.id])
@@ -316,6 +340,41 @@ class Transaction:
         facts.remove_sources(self._connection, self._user_id, ids)
         for about in sorted(touched):
             self._log("fact", facts.settle(self._connection, self._user_id, about))
+
+    def counters(self, session_id: int) -> Counters:
+        """What the store has counted to, and the newest row of the session's log."""
+        return recordings.counters(self._connection, session_id)
+
+    def add_recording(self, session_id: int, before: Counters, records: Sequence[list[Any]]) -> int:
+        """Append a row to a session's log: what came from outside into this transaction."""
+        return recordings.add(
+            self._connection, self._user_id, session_id, self.now, before, records
+        )
+
+    def end_log(self, session_id: int) -> None:
+        """Delete a session's log: it does not lead to where the session is."""
+        self._check_session(session_id)
+        recordings.remove(self._connection, session_id)
+
+    # What only a replay does, in a store of its own.
+
+    def set_counters(self, wanted: Counters) -> None:
+        """Give the next segment, decision and fact the ids after these."""
+        recordings.set_counters(self._connection, wanted)
+
+    def put_rows(self, session_id: int, rows: copying.Rows) -> None:
+        """Insert rows of another store under their ids, as this session's."""
+        self._check_session(session_id)
+        copying.put(self._connection, self._user_id, session_id, rows)
+        self._log("add", [row["id"] for row in rows.get("segments", ())])
+
+    def put_block(self, block: BlockRow, edits: Sequence[BlockEdit]) -> None:
+        """Make a block what it was, its newest version ever counted in."""
+        copying.put_block(self._connection, self._user_id, block, edits)
+        versions = [edit for edit in edits if edit.segment_id is not None]
+        for edit in versions:
+            assert edit.segment_id is not None, "looked for"
+            self.set_state([edit.segment_id], "live" if edit is edits[-1] else "archived")
 
     def _check_session(self, session_id: int) -> None:
         sessions.check_owner(self._connection, self._user_id, session_id)

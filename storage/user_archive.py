@@ -9,17 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import Origin, State
 from agentmem.storage import (
     blocks,
     changes,
+    copying,
     decisions,
+    elsewhere,
     embeddings,
     facts,
     passages,
+    recordings,
     segments,
     sessions,
     windows,
@@ -33,7 +36,9 @@ from agentmem.storage.rows import (
     BlockRow,
     Change,
     DecisionRow,
+    Elsewhere,
     Fact,
+    RecordingRow,
     SessionRow,
     StoredSegment,
     TurnRow,
@@ -50,6 +55,26 @@ if TYPE_CHECKING:
 _PAGE = 500
 
 
+class WriteObserver(Protocol):
+    """Told of every change that is made through an archive, inside its transaction."""
+
+    def begin(self, transaction: Transaction) -> None:
+        """A change begins."""
+        ...
+
+    def end(self, transaction: Transaction) -> None:
+        """A change is about to be committed: what is written now is committed with it."""
+        ...
+
+    def committed(self) -> None:
+        """It was."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """It was not: nothing of it is stored."""
+        ...
+
+
 class Archive:
     """One user's sessions, turns, segments, windows, decisions and vectors.
 
@@ -63,6 +88,8 @@ class Archive:
         self.user = check_name(user, "A user's name")
         self._database = database
         self._clock = clock
+        self.observer: WriteObserver | None = None
+        """Told of changes through this archive, but not of those to derived rows."""
         self._known_id = sessions.NO_USER
         self._embedded_up_to: dict[str, int] = {}
         self._read_up_to: dict[str, int] = {}
@@ -78,18 +105,35 @@ class Archive:
         return self._known_id
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
+    def write(self, *, derived: bool = False) -> Iterator[Transaction]:
         """One transaction: committed whole when the block ends, undone whole when it raises.
+
+        Args:
+            derived: only rows are written that can be made again from others: vectors.
 
         Raises:
             StoreLocked: another process held the write lock for too long.
             StoreFull, StoreReadOnly: nothing of the block was stored.
         """
-        with self._database.write() as connection:
-            transaction = Transaction(connection, self._user_id(connection), self.user, self._clock)
-            yield transaction
-            # Before the commit: what is acknowledged as forgotten is in no file.
-            self._delete_kv(transaction)
+        observer = None if derived else self.observer
+        try:
+            with self._database.write() as connection:
+                transaction = Transaction(
+                    connection, self._user_id(connection), self.user, self._clock
+                )
+                if observer is not None:
+                    observer.begin(transaction)
+                yield transaction
+                if observer is not None:
+                    observer.end(transaction)
+                # Before the commit: what is acknowledged as forgotten is in no file.
+                self._delete_kv(transaction)
+        except BaseException as error:
+            if observer is not None:
+                observer.failed(error)
+            raise
+        if observer is not None:
+            observer.committed()
 
     def _delete_kv(self, transaction: Transaction) -> None:
         folder = user_folder(self._database.path, self.user)
@@ -347,6 +391,46 @@ class Archive:
         """Replies given in the turns that segments were said in, each with its segment."""
         with self._read() as (connection, user_id):
             return facts.echoes(connection, user_id, list(segment_ids))
+
+    def review(self, row: DecisionRow) -> list[DecisionRow]:
+        """All decisions of the review that made this one, first to last; itself where none did."""
+        with self._read() as (connection, user_id):
+            return decisions.of_review(connection, user_id, row)
+
+    def forgotten(self, segment_id: int) -> int | None:
+        """The turn in which a segment was said that was forgotten; None where it was not."""
+        with self._read() as (connection, user_id):
+            return segments.forgotten_turn(connection, user_id, segment_id)
+
+    def recordings(self, session_id: int) -> list[RecordingRow]:
+        """The log of a session, oldest first: what came from outside into each commit."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            return recordings.load(connection, session_id)
+
+    def elsewhere(self, session_id: int, *, ever: bool = False) -> Elsewhere:
+        """What others changed since a session last wrote to its log, or ever did."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            after = 0 if ever else recordings.last_change(connection, session_id)
+            return Elsewhere(
+                changes.last(connection, user_id),
+                elsewhere.has_changed(connection, user_id, session_id, after),
+                tuple(elsewhere.stated(connection, user_id, after)),
+                tuple(elsewhere.block_rows(connection, user_id)),
+            )
+
+    def segment_rows(self, ids: Iterable[int]) -> copying.Rows:
+        """Segments as rows that another store can take."""
+        with self._read() as (connection, user_id):
+            return copying.segment_rows(connection, user_id, list(ids))
+
+    def history_rows(self, session_id: int, *, num_turns: int, last_decision: int) -> copying.Rows:
+        """The first turns of a session and its decisions up to one, as such rows."""
+        with self._read() as (connection, user_id):
+            return copying.history_rows(
+                connection, user_id, session_id, num_turns=num_turns, last_decision=last_decision
+            )
 
     # What derived tiers read.
 

@@ -199,12 +199,17 @@ def test_export_has_a_manifest_that_counts_and_hashes_the_rest(conversation: Pat
     rows = [json.loads(line) for line in rest.splitlines()]
     kinds = [row["type"] for row in rows]
     assert {f"{kind}s": kinds.count(kind) for kind in set(kinds)} == manifest["counts"]
+    log = [row for row in rows if row["type"] == "recording"]
     assert manifest["counts"] == {
         "sessions": 1, "turns": 2, "segments": 5, "decisions": 1, "facts": 1,
+        "recordings": len(log),
     }  # fmt: skip
     assert rows[0]["window"] == [1, 3, 4, 5]
     assert [row["text"] for row in rows if row["type"] == "turn"][0] == "My locker code is 58291."
-    assert rows[-2]["action"] == "drop" and rows[-1]["type"] == "fact"
+    assert rows[-2 - len(log)]["action"] == "drop" and rows[-1]["type"] == "fact"
+    # The log says what was said by naming the turn; the last of it is the act.
+    assert ["do", "drop", [2]] in log[-1]["records"]
+    assert "58291" not in json.dumps(log)
     assert stat.S_IMODE((conversation / "out.jsonl").stat().st_mode) == 0o600
 
 

@@ -39,7 +39,7 @@ def as_it_is(segment: Segment) -> Part:
 
 def summarizer(model: ChatModel, **settings: Any) -> Summarizer:
     given = {"max_tokens": 60, "budget_tokens": 1000, "seconds": 5.0, **settings}
-    return Summarizer(model=model, part=as_it_is, clock=lambda: 1.0, **given)
+    return Summarizer(model=model, part=as_it_is, **given)
 
 
 def summary_by(

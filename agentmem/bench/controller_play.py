@@ -134,7 +134,7 @@ class ControllerPlay:
 
 
 def _one_a_review(agent: Agent) -> list[Any]:
-    """One decision of every review: all of a review carry what it cost."""
+    """The first decision of every review: it carries what the review cost."""
     memory = agent.memory
     rows = memory.archive.decisions(session_id=memory.session.id, limit=1_000_000)
-    return list({(row.turn, row.cost.get("inputs")): row for row in rows}.values())
+    return [row for row in rows if "calls" in row.cost]

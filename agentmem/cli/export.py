@@ -1,7 +1,7 @@
 """`agentmem export FILE`: all of a user's memory as lines of JSON.
 
     {"type": "manifest", "format": 1, "user": ..., "counts": {...}, "sha256": ...}
-    {"type": "session", ...}    each followed by its turns, segments and decisions
+    {"type": "session", ...}    each followed by its turns, segments, decisions and log
     {"type": "block", ...}      each followed by its edits, whose texts are those of their segments
     {"type": "fact", ...}       what was stated in any of them, and while it held
 
@@ -104,7 +104,7 @@ def write_export(archive: Archive, stream: IO[bytes]) -> dict[str, Any]:
 
 
 def rows(archive: Archive) -> Iterator[dict[str, Any]]:
-    """Every row of a user: each session with its turns, segments and decisions; blocks; facts."""
+    """Every row of a user: each session with all that is in it; blocks; facts."""
     from agentmem.cli import records
 
     for session in archive.sessions():
@@ -119,6 +119,10 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
                 yield records.segment_json(stored) | filed | {"session": session.name}
         for row in reversed(archive.decisions(session_id=session.id, limit=2**31)):
             yield records.decision_json(row) | {"session": session.name}
+        for entry in archive.recordings(session.id):
+            yield records.recording_json(entry) | {"session": session.name}
+        for entry in archive.recordings(session.id):
+            yield records.recording_json(entry) | {"session": session.name}
     for fact in archive.facts():
         yield records.fact_json(fact)
 

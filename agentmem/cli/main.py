@@ -30,6 +30,7 @@ from agentmem.cli import (
     facts,
     import_,
     memory,
+    replay,
     sessions,
     setup,
     stats,
@@ -54,6 +55,7 @@ ask.register(app)
 memory.register(app)
 blocks.register(app)
 facts.register(app)
+replay.register(app)
 stats.register(app)
 consolidate.register(app)
 export.register(app)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         DecisionRow,
         Fact,
         Hit,
+        RecordingRow,
         SessionRow,
         StoredSegment,
         TurnRow,
@@ -139,4 +140,24 @@ def block_edit_json(edit: BlockEdit) -> dict[str, Any]:
         "created": edit.created,
         "segment": edit.segment_id,
         "restored": edit.restored,
+    }
+
+
+def recording_json(row: RecordingRow) -> dict[str, Any]:
+    """A row of a session's log as a JSON object: what came from outside into one commit.
+
+    The key of the marks around foreign text stays in the store.
+    """
+    counted = row.counters
+    return {
+        "type": "recording",
+        "id": row.id,
+        "created": row.created,
+        "counters": [counted.segments, counted.decisions, counted.facts, counted.changes],
+        "records": [
+            ["open", {name: value for name, value in one[1].items() if name != "fence"}]
+            if one[0] == "open"
+            else one
+            for one in row.records
+        ],
     }

@@ -40,6 +40,15 @@ def no_nearness(segment_id: int) -> Mapping[int, float]:
     return {}
 
 
+Unread = Callable[[Callable[[], list[StoredSegment]]], list[StoredSegment]]
+"""What is unread, given how it is found."""
+
+
+def computed(find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
+    """Where nobody else knows."""
+    return find()
+
+
 @dataclass(frozen=True)
 class FactKeeper:
     """Keeps the facts of one user.
@@ -48,11 +57,13 @@ class FactKeeper:
         archive: where they are.
         index: the same in memory.
         nearness: how near segments are in meaning.
+        unread: what an extractor has not read, where it is not computed here.
     """
 
     archive: Archive
     index: FactIndex
     nearness: Nearness = no_nearness
+    unread: Unread = computed
 
     def extract_pending(self, extractor: FactExtractor, limit: int = 64) -> int:
         """Read what was said and not read yet, the oldest first; how many segments that was.
@@ -61,7 +72,7 @@ class FactKeeper:
             extractor: reads; it may take its time.
             limit: segments at most.
         """
-        pending = self.archive.unread(extractor.name, limit)
+        pending = self.unread(lambda: self.archive.unread(extractor.name, limit))
         for stored in pending:
             statements = extractor.extract(stored.segment)
             near = self.nearness(stored.segment.id) if statements else {}

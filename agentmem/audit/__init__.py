@@ -1,0 +1,1 @@
+"""Recording what enters a session from outside, and playing it again."""

@@ -1,0 +1,335 @@
+"""Writing down what comes from outside, in the very transaction that it explains.
+
+Records wait in memory until the session commits something, and are a row of its log then: a killed
+process has lost neither more nor less of the log than of the session. A log begins with an empty
+session, or with the state it was found in (`from`): where older agentmem wrote the store, where
+somebody else moved the session's segments (consolidation, an act in another session), and after
+something was forgotten. Forgetting ends the logs of all sessions that may have seen the text: what
+was computed from it cannot be computed again, and no word of it may be left in them.
+
+It never looks into what it writes down, and it asks the model nothing of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentmem.audit.beginning import state_of
+from agentmem.audit.outside import Outside
+from agentmem.audit.recorded import RecordingModel, recorded_tool
+from agentmem.audit.tape import Record, part_hash, request_hash, said
+from agentmem.models.base import ChatModel, Completion, Options, Part
+from agentmem.storage.archive import Archive, Counters, SessionRow, StoredSegment, Transaction
+
+
+class Recorder(Outside):
+    """Records one opening of one session.
+
+    Args:
+        archive: its writes are observed from now on.
+        session: whose log this is; the caller holds its lease.
+    """
+
+    def __init__(self, archive: Archive, session: SessionRow) -> None:
+        super().__init__()
+        self._archive = archive
+        self._session = session
+        self._pending: list[Record] = []
+        self._num_written = 0
+        self._newest: int | None = None
+        """The log's newest row; None until it was looked for."""
+        self._before: Counters | None = None
+        self._state: dict[str, Any] | None = None
+        self._broken = False
+        """The log does not lead to where the session is: it must begin anew."""
+        self._depth = 0
+        self._is_working = False
+        self._apart = threading.local()
+        self._blocks: list[list[Any]] = []
+        """Core memory when it was looked at last."""
+        self._is_opening = False
+        self._turn: Record = []
+        self._tools: list[list[Any]] = []
+        self._said = ""
+        self._opening: Record = []
+        self._fixed: list[Record] = []
+        self._counts: dict[int, int] = {}
+        self._reply: list[Any] | None = None
+        """Of the completion that is under way: what it answers, and its text so far."""
+        self._recording_model: RecordingModel | None = None
+        archive.observer = self
+
+    # What people do
+
+    @contextmanager
+    def opening(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """A session is being opened with these settings, plain JSON."""
+        self._opening = ["open", {**settings, "fence": self.fence.key.hex(), "tools": self._tools}]
+        self._is_opening = True
+        try:
+            with self._input(self._opening):
+                yield
+        finally:
+            self._is_opening = False
+
+    @contextmanager
+    def turn(self, key: str | None, *, given: bool) -> Iterator[None]:
+        """A turn is being played."""
+        self._turn = ["turn", key, given]
+        with self._input(self._turn):
+            yield
+
+    def turn_is(self, number: int, text: str, *, stored: bool) -> None:
+        """The turn that is being played has this number and text."""
+        self._turn.append(number)
+        self._said = text if stored else ""
+
+    def left(self, num_events: int, *, at_word: bool) -> None:
+        """Whoever read the turn's events walked away after so many, tokens not counted."""
+        # In the middle of what the model says, it is the reply that is cut off.
+        if self._reply is None:
+            self.note("left", num_events, at_word)
+
+    @contextmanager
+    def act(self, action: str, arguments: Sequence[Any]) -> Iterator[None]:
+        """Somebody acts on memory; what a model does by its tools is part of a turn."""
+        if self.active or self._is_apart:
+            yield
+            return
+        plain = json.loads(json.dumps(list(arguments), default=_plain))
+        with self._input(["do", action, plain]):
+            yield
+        if action == "recall":
+            # Where the log must begin anew, it is opened as it is now.
+            self._opening = ["open", {**self._opening[1], "recall": arguments[0]}]
+
+    @contextmanager
+    def _input(self, record: Record) -> Iterator[None]:
+        elsewhere = self._look_around(record)
+        self._pending += [record, *elsewhere]
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self.fail_reply(GeneratorExit())
+            self._depth -= 1
+
+    def _look_around(self, record: Record) -> list[Record]:
+        """What others did since the last input; where the log cannot tell, it begins anew."""
+        # Before anything is on record: what was forgotten is in no replay.
+        self.follow()
+        others = self._archive.elsewhere(self._session.id)
+        if others.in_session:
+            with self._archive.write(derived=True) as transaction:
+                transaction.end_log(self._session.id)
+        if others.in_session or self._broken:
+            if record is not self._opening:
+                self._begin_anew()
+            return []
+        found: list[Record] = []
+        blocks = [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks]
+        if blocks != self._blocks:
+            self._blocks = blocks
+            found.append(["blocks", others.newest, blocks])
+        if others.stated:
+            found.append(["facts", others.newest, [list(one) for one in others.stated]])
+        return found
+
+    def _begin_anew(self) -> None:
+        """Go on as if the session was opened now: all that a replay then asks is recorded."""
+        self._broken = False
+        self._newest = 0
+        self._blocks = []
+        self._counts.clear()
+        self._pending = [self._opening, *self._fixed]
+        if self._recording_model is not None:
+            self._recording_model.begin_anew()
+        self._depth += 1
+        try:
+            self.reload()
+        finally:
+            self._depth -= 1
+
+    # What the world answers
+
+    @property
+    def active(self) -> bool:
+        """Whether a consequence of an input is being computed; others only look."""
+        return self._depth > 0 and not self._is_apart
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What this thread does meanwhile is part of no input."""
+        self._apart.is_on = True
+        try:
+            yield
+        finally:
+            self._apart.is_on = False
+
+    @property
+    def _is_apart(self) -> bool:
+        return getattr(self._apart, "is_on", False)
+
+    def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
+        """What is read for facts now."""
+        found = find()
+        self.note("unread", [stored.segment.id for stored in found])
+        return found
+
+    def note(self, *record: Any) -> None:
+        """Write a record down."""
+        if self.active:
+            self._pending.append(list(record))
+
+    def model(self, model: ChatModel) -> ChatModel:
+        """The model, recorded."""
+        self._recording_model = RecordingModel(model, self)
+        return self._recording_model
+
+    def tools(self, functions: Sequence[Callable[..., Any]]) -> Sequence[Callable[..., Any]]:
+        """The application's functions, recorded; how they are described is part of the opening."""
+        tools = [recorded_tool(function, self.note) for function in functions]
+        self._tools = [
+            [tool.tool.name, tool.tool.description, dict(tool.tool.parameters)] for tool in tools
+        ]
+        return tools
+
+    def query(self, text: str, embed: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+        """The vector of a text that is looked for; recorded where no segment has it."""
+        vector = embed()
+        if text != self._said:
+            packed = base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+            self.note("vector", packed)
+        return vector
+
+    def monotonic(self) -> float:
+        """Seconds, for deadlines: a model at work looks at the clock for itself alone."""
+        milliseconds = round(time.monotonic() * 1000)
+        if self._reply is None and not self._is_working:
+            self.note("clock", milliseconds)
+        return milliseconds / 1000
+
+    def count(self, part: Part, num_tokens: int) -> None:
+        """A part takes so many tokens."""
+        if not self.active:
+            return
+        # A hash of Python's own is quick; it is never stored.
+        key = hash(part.messages)
+        if self._counts.get(key) != num_tokens:
+            self._counts[key] = num_tokens
+            record: Record = ["count", part_hash(part), num_tokens]
+            self._pending.append(record)
+            if self._is_opening and isinstance(part.key, str):
+                self._fixed.append(record)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Inside, the model works and looks at the clock for itself alone."""
+        self._is_working = True
+        try:
+            yield
+        finally:
+            self._is_working = False
+
+    def begin_reply(self, prompt: Sequence[Part], options: Options) -> None:
+        """The model is asked."""
+        self._reply = [request_hash(prompt, options), []]
+
+    def piece(self, text: str) -> None:
+        """It said so much more."""
+        if self._reply is not None:
+            self._reply[1].append(text)
+
+    def end_reply(self, completion: Completion, *, ephemeral: bool) -> None:
+        """It has answered."""
+        assert self._reply is not None, "a reply was begun"
+        self.note(*said(self._reply[0], completion, ephemeral=ephemeral))
+        self._reply = None
+
+    def fail_reply(self, error: BaseException) -> None:
+        """It failed, or was interrupted."""
+        if self._reply is not None:
+            request, pieces = self._reply
+            self._reply = None
+            if isinstance(error, GeneratorExit | KeyboardInterrupt):
+                self.note("away", request, "".join(pieces))
+            else:
+                self.note("error", request, type(error).__name__, str(error), "".join(pieces))
+
+    # What is committed
+
+    def begin(self, transaction: Transaction) -> None:
+        """A change begins."""
+        if not self.active or self._broken:
+            return
+        self._before = before = transaction.counters(self._session.id)
+        if self._newest is None:
+            self._newest = before.recording
+        if before.recording != self._newest:
+            # Another process forgot something: the log ends, in the middle of what we do.
+            self._broken = True
+        elif not self._newest:
+            self._state = state_of(self._archive, self._session)
+
+    def end(self, transaction: Transaction) -> None:
+        """A change is about to be committed."""
+        if transaction.forgotten:
+            self._broken = True
+        if not self.active or self._broken:
+            return
+        assert self._before is not None, "a change was begun"
+        if self._reply is not None:
+            # Its reader walked away, and what there is of the reply is being committed.
+            self.fail_reply(GeneratorExit())
+        records = list(self._pending)
+        if self._state is not None:
+            records.insert(0, ["from", self._state])
+        self._num_written = len(self._pending)
+        reply = None if transaction.reply is None else transaction.reply.get("text")
+        self._newest = transaction.add_recording(
+            self._session.id, self._before, [_referring(one, reply) for one in records]
+        )
+
+    def committed(self) -> None:
+        """It was committed."""
+        if self._is_apart:
+            return
+        del self._pending[: self._num_written]
+        self._num_written = 0
+        self._state = None
+        if self._broken:
+            self._pending.clear()
+
+    def failed(self, error: BaseException) -> None:
+        """It was not committed: the row is not there either."""
+        if self._is_apart:
+            return
+        self._num_written = 0
+        self._newest = None
+        self.note("failed", type(error).__name__)
+
+
+def _plain(value: object) -> Any:
+    """What an act was given, as JSON has it: a number of another library, or what is wrong."""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return str(value)
+
+
+def _referring(record: Record, reply: str | None) -> Record:
+    """A record of the turn's reply, which is stored with the turn, without its text."""
+    text_at = {"say": 2, "away": 2}.get(record[0])
+    if reply and text_at is not None and record[text_at] == reply:
+        return [*record[:text_at], None, *record[text_at + 1 :]]
+    return record
