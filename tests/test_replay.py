@@ -32,6 +32,7 @@ from agentmem.errors import InvalidInput, ModelUnavailable, ReplayDiverged, Stor
 from agentmem.facts.model_extraction import ModelExtractor
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.embed import HashEmbedder
+from agentmem.models.scripted import Line
 from agentmem.policies import POLICIES
 from agentmem.policies.window import WindowPolicy
 from agentmem.storage.archive import Archive
@@ -64,6 +65,14 @@ def test_a_random_session_replays_to_the_same_state(played: dict[int, Path], see
     assert came_to.same and came_to.recorded == came_to.replayed, came_to.difference
     assert came_to.difference == ""
     assert seed % 2 or came_to.begins_after == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_a_long_random_session_replays_to_the_same_state(tmp_path: Path, seed: int) -> None:
+    RandomSession(tmp_path, seed, forgets=seed % 2 == 1).play(80)
+    came_to = replayed(tmp_path)
+    assert came_to.same, came_to.difference
 
 
 def test_the_random_sessions_hold_everything_that_comes_from_outside(
@@ -478,6 +487,25 @@ def test_directly_after_forgetting_there_is_nothing_to_replay_and_it_says_so(
         agent.memory.forget(3)
     came_to = replayed(tmp_path)
     assert came_to.same and (came_to.turns, came_to.begins_after) == (0, 3)
+
+
+def test_a_turn_that_was_unanswered_where_the_log_begins_is_answered_again(
+    tmp_path: Path,
+) -> None:
+    def answers(prompt: Sequence[Part], options: Options) -> Line:
+        return ModelUnavailable("gone") if fails else "ok."
+
+    with make_agent(tmp_path, ScriptedModel(default=answers)) as agent:
+        fails = False
+        agent.chat("First.")
+        fails = True
+        with pytest.raises(ModelUnavailable):
+            agent.chat("Second.", turn="x")
+        agent.memory.forget(2)
+        fails = False
+        agent.chat("Second.", turn="x")
+    came_to = replayed(tmp_path)
+    assert came_to.same and came_to.begins_after == 2, came_to.difference
 
 
 def test_a_store_of_an_older_agentmem_is_replayed_from_where_its_log_begins(

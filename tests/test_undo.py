@@ -66,13 +66,14 @@ def decide(agent: Agent, chance: random.Random) -> Decided | None:
     return decided
 
 
-def test_undo_at_once_of_any_of_thirty_decisions_is_the_identical_window(
-    agent: Agent,
+@pytest.mark.parametrize("num_decisions", [30, pytest.param(200, marks=pytest.mark.slow)])
+def test_undo_at_once_of_any_decision_is_the_identical_window(
+    agent: Agent, num_decisions: int
 ) -> None:
     chance = random.Random(11)
     undone = 0
     before = states(agent)
-    while undone < 30:
+    while undone < num_decisions:
         if len(agent.context) < 4:
             agent.memory.restore(2, 3)
             before = states(agent)
@@ -105,13 +106,14 @@ def former(agent: Agent, row: DecisionRow) -> dict[int, tuple[str, bool]]:
     return {one.segment.id: (one.state, one.pinned) for one in stored}
 
 
+@pytest.mark.parametrize("num_steps", [36, pytest.param(400, marks=pytest.mark.slow)])
 def test_later_undos_restore_the_former_state_or_say_how_many_tokens_are_in_the_way(
-    agent: Agent,
+    agent: Agent, num_steps: int
 ) -> None:
     chance = random.Random(12)
     blocked = restored = 0
     made: list[int] = []
-    for step in range(36):
+    for step in range(num_steps):
         if step % 25 == 24:
             talk(agent, 1)
         if (decided := decide(agent, chance)) is not None:

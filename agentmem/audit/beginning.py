@@ -26,6 +26,7 @@ def state_of(archive: Archive, session: SessionRow) -> dict[str, Any] | None:
     others = archive.elsewhere(session.id, ever=True)
     return {
         "turns": now.num_turns,
+        "unanswered": [turn.number for turn in archive.turns(session.id) if turn.reply is None],
         "decisions": decisions[0].id if decisions else 0,
         "settings": dict(now.settings),
         "window": [list(asdict(entry).values()) for entry in archive.window(session.id)],
@@ -61,6 +62,9 @@ def fill(
     history = source.history_rows(
         source_session.id, num_turns=state["turns"], last_decision=state["decisions"]
     )
+    for row in history["turns"]:
+        if row["number"] in state["unanswered"]:
+            row["reply"] = None
     transaction.put_rows(session_id, rows | history)
     transaction.set_session_settings(session_id, state["settings"])
     transaction.set_window(session_id, [WindowEntry(*entry) for entry in state["window"]])

@@ -144,6 +144,7 @@ class Play:
         for one in reversed(agent.turn_segments(agent.memory.turn)):
             agent.memory.forget(one)
         agent.context.remove([entry.id for entry in agent.context if entry.recalled])
+        _store_window(agent)
         return answer
 
     def _place_by_hand(self, agent: Agent, question: Question) -> None:
@@ -151,6 +152,7 @@ class Play:
         for one in agent.turn_segments(self.conversation.fact(question.fact).turn):
             stored = agent.memory.segment(one)
             agent.context.put(stored, via="kv", until_turn=agent.memory.turn + 1)
+        _store_window(agent)
 
     def _agent(self, store: Path, tokens: int) -> Agent:
         from agentmem import Agent, Budget
@@ -191,6 +193,12 @@ class _Answer:
     exact: bool
     paraphrase: bool
     usage: Usage
+
+
+def _store_window(agent: Agent) -> None:
+    """Let the archive have the window as it was made by hand."""
+    with agent.memory.archive.write() as transaction:
+        transaction.set_window(agent.memory.session.id, agent.context.snapshot())
 
 
 def _search(agent: Agent, question: Question, older: Fact) -> tuple[bool, bool]:
