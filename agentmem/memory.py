@@ -366,7 +366,7 @@ class Memory:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counts, tokens and bytes of this session."""
+        """Counts, tokens and bytes of this session; `store_bytes` are the whole database's."""
         usage = self.kv.usage() if self.kv is not None else None
         left_bytes = self.archive.kv_folder(self.session).nbytes
         return {
@@ -375,6 +375,7 @@ class Memory:
             "window_tokens": self.context.num_tokens,
             "budget": self.context.budget.max_tokens,
             "segments": self.states(),
+            "store_bytes": self.archive.store_bytes(),
             "kv_bytes": usage.window_bytes if usage else 0,
             "kv_bytes_host": usage.window_host_bytes if usage else 0,
             "kv_bytes_parked_ram": usage.parked_ram_bytes if usage else 0,

@@ -439,6 +439,12 @@ class Archive:
         with self._read() as (connection, user_id):
             return changes.after(connection, user_id, after)
 
+    def store_bytes(self) -> int:
+        """Bytes of the whole database, all users' memories, before what waits is compacted."""
+        with self._read() as (connection, _):
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            return int(pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+
     def last_change(self) -> int:
         """The newest change's `sn`; 0 before the first. Read it before the rows it covers."""
         with self._read() as (connection, user_id):

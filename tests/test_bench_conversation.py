@@ -39,17 +39,25 @@ def script(path: Path, *rows: object) -> Path:
 
 def test_saved_conversation_is_loaded_as_it_was(tmp_path: Path) -> None:
     conversation = Conversation(
-        turns=(Turn("Salut, ça va ? 😀", None), Turn("My code is 42.", "Noted.", "statement")),
+        turns=(
+            Turn("Salut, ça va ? 😀", None),
+            Turn("My code is 42.", "Noted.", "statement"),
+            Turn("What is it?", None, "question"),
+        ),
         facts=(
             Fact("f1", 2, "my", "code", "42", "My code is 42."),
             Fact("f2", 2, "my", "code", "42", "My code is 42.", former=True),
         ),
-        questions=(Question("What opens it?", "42", "f1", True, ("f2",)),),
+        questions=(
+            Question("What opens it?", "42", "f1", True, ("f2",)),
+            Question("What is it?", "42", "f1", turn=3),
+        ),
         instructions=(Instruction("i1", 1, "ça va"),),
         meta={"seed": 3, "by": "hand"},
     )
     save(conversation, tmp_path / "c.jsonl")
     assert load(tmp_path / "c.jsonl") == conversation
+    assert conversation.last_questions == conversation.questions[:1]
 
 
 def test_optional_fields_have_defaults(tmp_path: Path) -> None:
@@ -72,7 +80,10 @@ def test_optional_fields_have_defaults(tmp_path: Path) -> None:
         ([TURN, TURN], "line 2: `n` must count up by one: expected 2, got 1"),
         ([{**TURN, "n": True}], "line 1: `n` of a turn has the wrong type: got True"),
         ([{**TURN, "user": " "}], "line 1: Turn 1 must say something"),
-        ([{**TURN, "kind": "chat"}], "line 1: `kind` must be small_talk or statement: got 'chat'"),
+        (
+            [{**TURN, "kind": "chat"}],
+            "line 1: `kind` must be one of small_talk, statement, question: got 'chat'",
+        ),
         ([{**TURN, "who": "me"}], "line 1: A turn has no field 'who'"),
         ([{"type": "turn", "n": 1}], "line 1: A turn needs the field 'user'"),
         ([TURN, {**FACT, "turn": 2}], "line 2: 'f1' must name a turn from 1 to 1: got 2"),
@@ -87,6 +98,12 @@ def test_optional_fields_have_defaults(tmp_path: Path) -> None:
         ([TURN, FACT, {**QUESTION, "answer": "41"}], "line 3: The answer to .* got '41'"),
         ([TURN, FACT, {**QUESTION, "distractors": ["f9"]}], "line 3: .* points to no fact: 'f9'"),
         ([TURN, FACT, {**QUESTION, "distractors": ["f1"]}], "line 3: .* its own distractor"),
+        ([TURN, FACT, {**QUESTION, "turn": 1}], "line 3: Turn 1 must contain what .* says"),
+        (
+            [{**TURN, "user": "My code is 42. What is my code?"}, FACT, {**QUESTION, "turn": 1}],
+            "line 3: .* must be asked after turn 1, which states the answer: got turn 1",
+        ),
+        ([TURN, FACT, {**QUESTION, "turn": True}], "`turn` of a question has the wrong type"),
         ([{"type": "meta"}], "needs at least one turn"),
     ],
 )

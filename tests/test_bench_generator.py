@@ -82,6 +82,20 @@ def test_instructions_are_said_once_in_the_first_half() -> None:
         generate(3, count_tokens=count_tokens, updates=41)
 
 
+def test_topics_return_five_hundred_turns_after_they_were_stated() -> None:
+    made = generate(1, count_tokens=count_tokens, turns=700, facts=60, returning=12)
+    asked = {one.turn: one for one in made.questions if one.turn is not None}
+    assert len(asked) == 12 and len(made.last_questions) == 48
+    for turn, question in asked.items():
+        assert turn - made.fact(question.fact).turn >= 500
+        assert (made.turns[turn - 1].user, made.turns[turn - 1].kind) == (question.text, "question")
+        assert made.turns[turn - 1].reply is None
+    others = generate(1, count_tokens=count_tokens, turns=700, facts=60)
+    assert made.facts == others.facts
+    with pytest.raises(InvalidInput, match="`returning` must lie in 0..0, the facts .* got 1"):
+        generate(1, count_tokens=count_tokens, returning=1)
+
+
 @seeds
 def test_every_value_is_said_in_one_turn_only(seed: int) -> None:
     made = conversation(seed)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from agentmem import Usage
 from agentmem.bench.conversation import Conversation, Fact, Question, Turn, load, save
+from agentmem.bench.growth import Growth, Meter, Stretch
 from agentmem.bench.recall import (
     SYSTEMS,
     RecallOptions,
     RecallRow,
+    draw,
     kv_against_text,
     prepare,
     render,
+    render_growth,
     run_recall,
 )
 from agentmem.bench.recall_row import pooled
@@ -105,6 +109,67 @@ def test_script_of_others_is_played_and_measured_again_when_it_changed(tmp_path:
 
 
 @pytest.mark.usefixtures("embedded_models")
+def test_a_question_within_the_conversation_is_answered_from_what_is_in_view_then(
+    tmp_path: Path,
+) -> None:
+    turns = [Turn("My locker code is 58291.", "Noted.", "statement")]
+    turns += [Turn(f"Today I saw cloud number {n} over the hill.", "Lovely.") for n in range(40)]
+    turns += [Turn("What is my locker code?", kind="question"), Turn("Thank you.", "Welcome.")]
+    fact = Fact("f", 1, "my", "locker code", "58291", turns[0].user)
+    asked = Question("What is my locker code?", "58291", "f", turn=42)
+    last = Question("Which number opens my locker?", "58291", "f")
+    save(Conversation(tuple(turns), (fact,), (asked, last)), tmp_path / "c.jsonl")
+    options = replace(
+        QUICK, script=tmp_path / "c.jsonl", systems=("window", "oracle", "agentmem:text")
+    )
+    window, oracle, agentmem = run_recall(replace(options, generate=True))
+    assert window.returning_in_window == 0
+    assert oracle.returning_in_window == agentmem.returning_in_window == 1
+    assert (agentmem.questions, agentmem.facts) == (1, 2)
+    assert [one["turn"] for one in agentmem.stretches] == [43]
+    # The given replies are not in it: the model answers itself.
+    assert agentmem.tokens < run_recall(replace(options, systems=("window",)))[0].tokens
+
+
+def stretches(growth: float) -> list[Stretch]:
+    """A conversation of 2,000 turns; its seconds and resident memory grow by this much."""
+    return [
+        Stretch(turn, 1 + growth * (turn > 1000), 900, round(1e9 + growth * 1e6 * turn),
+                5_000_000 + 4000 * turn)
+        for turn in range(50, 2001, 50)
+    ]  # fmt: skip
+
+
+def test_growth_compares_the_end_with_the_beginning_and_fits_a_line_to_the_store() -> None:
+    flat, growing = Growth.of(stretches(0)), Growth.of(stretches(0.5))
+    assert flat is not None and growing is not None
+    assert (flat.seconds_ratio, flat.resident_share) == (1, 0)
+    assert flat.store_bytes_a_turn == pytest.approx(4000)
+    assert flat.store_off_line_share == pytest.approx(0)
+    assert growing.seconds_ratio == 1.5
+    assert growing.resident_share == pytest.approx(0.9e9 / 1.1e9, rel=1e-3)
+    bent = [replace(one, store_bytes=one.turn**2) for one in stretches(0)]
+    assert (found := Growth.of(bent)) is not None and found.store_off_line_share > 0.2
+    assert Growth.of(stretches(0)[:5]) is None
+
+
+def test_a_long_conversation_has_a_second_table_and_a_second_picture(tmp_path: Path) -> None:
+    long = replace(ROW, system="agentmem", turns=2000,
+                   stretches=[asdict(one) for one in stretches(0.5)])  # fmt: skip
+    drawn = render_growth([ROW, long])
+    assert drawn is not None and drawn.row_count == 1
+    assert render_growth([ROW]) is None
+    assert draw([ROW, long], tmp_path / "r.png")
+    assert (tmp_path / "r-growth.png").read_bytes().startswith(b"\x89PNG")
+    meter = Meter()
+    usage = Usage(prompt_tokens=7, peak_tokens=9)
+    assert [meter.turn(n, n, usage) for n in (49, 50, 51)] == [False, True, False]
+    meter.end(51, 1, 2)
+    meter.end(51, 1, 2)
+    assert meter.stretches == [Stretch(51, 50, 9, 1, 2)]
+
+
+@pytest.mark.usefixtures("embedded_models")
 def test_conversation_that_is_too_easy_is_refused(tmp_path: Path) -> None:
     options = replace(QUICK, script=small_script(tmp_path / "c.jsonl"), budget=4096)
     with pytest.raises(InvalidInput, match="100% of the answers lie in the last 4096 tokens"):
@@ -123,6 +188,7 @@ def test_command_names_what_changes_a_row_and_nothing_else() -> None:
     assert RecallOptions().command == "agentmem bench recall"
     options = RecallOptions(budget=2048, max_new_tokens=8, out=Path("x"), systems=("dense",))
     assert options.command == "agentmem bench recall --budget 2048 --max-new-tokens 8"
+    assert RecallOptions(generate=True).command == "agentmem bench recall --generate"
 
 
 ROW = RecallRow(

@@ -115,6 +115,7 @@ def test_stats_count_turns_and_segments() -> None:
     (stats,) = run_cli("stats", "--json").events
     assert (stats["type"], stats["turns"], stats["session"]) == ("stats", 2, "default")
     assert sum(stats["segments"].values()) == 5
+    assert stats["store_bytes"] > 4096
     assert "turns" in run_cli("stats").stdout
 
 

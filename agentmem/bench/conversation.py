@@ -4,18 +4,19 @@ JSON Lines, UTF-8, one object a line (broken here to fit), in this order of type
 
     {"type": "meta", ...}                    how it was made; optional, first
     {"type": "turn", "n": 1, "user": "...", "reply": "..." or null,
-     "kind": "small_talk" or "statement"}
+     "kind": "small_talk", "statement" or "question"}
     {"type": "fact", "id": "f1", "turn": 7, "owner": "my sister's", "attribute": "locker code",
      "value": "58291", "statement": "My sister's locker code is 58291.", "former": false}
     {"type": "instruction", "id": "i1", "turn": 9, "text": "Always answer in short sentences."}
     {"type": "question", "text": "...", "answer": "58291", "fact": "f1", "paraphrase": false,
-     "distractors": ["f2", "f3"]}
+     "distractors": ["f2", "f3"], "turn": null}
 
 `n` counts from 1 without gaps. A turn without a reply is answered by the model. A fact's value
 stands in its statement, and the statement in what the user says in that turn. `former` marks a
 value that is no longer true, whether it was stated so or another took its place later. An
 instruction is to hold from its turn on. A question is about one fact; its distractors are facts
-that are easily taken for it. Models and tokens are unknown here.
+that are easily taken for it; it is asked after the last turn, or is what the user says in `turn`.
+Models and tokens are unknown here.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from agentmem.errors import InvalidInput
 
-TurnKind = Literal["small_talk", "statement"]
+TurnKind = Literal["small_talk", "statement", "question"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Question:
     Args:
         paraphrase: it shares no content word with the fact's statement.
         distractors: ids of facts that are easily taken for the right one.
+        turn: the turn that asks it; None where it is asked after the last.
     """
 
     text: str
@@ -78,6 +80,7 @@ class Question:
     fact: str
     paraphrase: bool = False
     distractors: tuple[str, ...] = ()
+    turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,12 @@ class Conversation:
         for instruction in self.instructions:
             _check_said(instruction.id, instruction.turn, instruction.text, self.turns)
         for question in self.questions:
-            _check_question(question, facts)
+            _check_question(question, facts, self.turns)
+
+    @property
+    def last_questions(self) -> tuple[Question, ...]:
+        """Those that are asked after the last turn."""
+        return tuple(question for question in self.questions if question.turn is None)
 
     def fact(self, fact_id: str) -> Fact:
         """The fact with this id."""
@@ -139,7 +147,7 @@ def _check_said(name: str, turn: int, text: str, turns: Sequence[Turn]) -> None:
         raise InvalidInput(f"Turn {turn} must contain what {name!r} says: {text!r} is not in it.")
 
 
-def _check_question(question: Question, facts: Mapping[str, Fact]) -> None:
+def _check_question(question: Question, facts: Mapping[str, Fact], turns: Sequence[Turn]) -> None:
     for fact_id in (question.fact, *question.distractors):
         if fact_id not in facts:
             raise InvalidInput(f"Question {question.text!r} points to no fact: {fact_id!r}.")
@@ -152,6 +160,13 @@ def _check_question(question: Question, facts: Mapping[str, Fact]) -> None:
             f"The answer to {question.text!r} must be the value of fact {question.fact!r}, "
             f"{facts[question.fact].value!r}: got {question.answer!r}."
         )
+    if question.turn is not None:
+        _check_said(question.text, question.turn, question.text, turns)
+        if question.turn <= facts[question.fact].turn:
+            raise InvalidInput(
+                f"{question.text!r} must be asked after turn {facts[question.fact].turn}, which "
+                f"states the answer: got turn {question.turn}."
+            )
 
 
 def contains(text: str, value: str) -> bool:
@@ -178,9 +193,15 @@ _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "fact": str,
         "paraphrase": bool,
         "distractors": list,
+        "turn": (int, type(None)),
     },
 }
-_OPTIONAL = {"reply", "kind", "former", "paraphrase", "distractors"}
+_OPTIONAL = {
+    "turn": {"reply", "kind"},
+    "fact": {"former"},
+    "instruction": set[str](),
+    "question": {"paraphrase", "distractors", "turn"},
+}
 
 
 def save(conversation: Conversation, path: str | Path) -> None:
@@ -243,7 +264,7 @@ def load(path: str | Path) -> Conversation:
             else:
                 row["distractors"] = tuple(row.get("distractors", ()))
                 question = Question(**row)
-                _check_question(question, facts)
+                _check_question(question, facts, turns)
                 questions.append(question)
         except InvalidInput as error:
             raise InvalidInput(f"{path}, line {number}: {error}") from None
@@ -275,10 +296,10 @@ def _parse(line: str) -> tuple[str, dict[str, Any]]:
             raise InvalidInput(f"A {kind} has no field {name!r}: it has {', '.join(fields)}.")
         expected = fields[name]
         # JSON's true is an int to Python.
-        if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
             raise InvalidInput(f"`{name}` of a {kind} has the wrong type: got {value!r}.")
     for name in fields:
-        if name not in row and name not in _OPTIONAL:
+        if name not in row and name not in _OPTIONAL[kind]:
             raise InvalidInput(f"A {kind} needs the field {name!r}: it is missing.")
     return kind, row
 
@@ -288,8 +309,9 @@ def _turn(row: dict[str, Any], expected: int) -> Turn:
     if n != expected:
         raise InvalidInput(f"`n` must count up by one: expected {expected}, got {n}.")
     turn = Turn(**row)
-    if turn.kind not in ("small_talk", "statement"):
-        raise InvalidInput(f"`kind` must be small_talk or statement: got {turn.kind!r}.")
+    if turn.kind not in get_args(TurnKind):
+        kinds = ", ".join(get_args(TurnKind))
+        raise InvalidInput(f"`kind` must be one of {kinds}: got {turn.kind!r}.")
     if not turn.user.strip():
         raise InvalidInput(f"Turn {n} must say something: got {turn.user!r}.")
     return turn

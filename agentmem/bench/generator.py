@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from agentmem.bench.attributes import (
@@ -37,6 +37,8 @@ TOLERANCE = 0.05
 PARAPHRASE_SHARE = 0.25
 NEWS_SHARE = 2 / 3
 """Of the values that take another's place, those that are told as news."""
+RETURN_TURNS = 500
+"""A topic that returns was last spoken of so many turns ago, at least."""
 STATEMENTS_PER_FACT = 4
 """The fact, two near misses of other owners, and an older value."""
 
@@ -50,6 +52,7 @@ def generate(
     tokens: int | None = None,
     updates: int = 0,
     instructions: int = 0,
+    returning: int = 0,
 ) -> Conversation:
     """A conversation in which `facts` facts are stated, and one question about each.
 
@@ -63,6 +66,8 @@ def generate(
         updates: of how many facts the older value is stated as true when it is said, and the newer
             one as news or plainly against it; of the others it "used to be".
         instructions: standing instructions in the place of small talk, spread over the first half.
+        returning: of how many facts the question is not asked at the end but in the place of small
+            talk, at least 500 turns after the fact was stated.
 
     Raises:
         InvalidInput: the facts do not fit the turns, or the turns not the tokens.
@@ -88,6 +93,8 @@ def generate(
     told = _instructions(extra, instructions, [n for n in range(1, turns + 1)
                                                if n not in acknowledged])  # fmt: skip
     acknowledged |= {one.turn: Turn(one.text, "Understood.", "statement") for one in told}
+    questions = _returning(extra, returning, questions, stated, acknowledged, turns)
+    acknowledged |= {one.turn: Turn(one.text, kind="question") for one in questions if one.turn}
     remaining = tokens - sum(
         count_tokens(turn.user) + count_tokens(turn.reply or "") for turn in acknowledged.values()
     )
@@ -144,6 +151,35 @@ def _instructions(rng: random.Random, count: int, free: Sequence[int]) -> list[I
         Instruction(f"i{index + 1}", turn, text)
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
+
+
+def _returning(
+    rng: random.Random,
+    count: int,
+    questions: Sequence[Question],
+    stated: Sequence[Fact],
+    taken: Collection[int],
+    num_turns: int,
+) -> list[Question]:
+    """The questions, so many of them asked in turns that are free."""
+    turn_of = {fact.id: fact.turn for fact in stated}
+    early = [one for one in questions if turn_of[one.fact] + RETURN_TURNS <= num_turns]
+    if not 0 <= count <= len(early):
+        raise InvalidInput(
+            f"`returning` must lie in 0..{len(early)}, the facts that are stated {RETURN_TURNS} "
+            f"turns before the end: got {count}."
+        )
+    asked: dict[str, int] = {}
+    for question in sorted(rng.sample(early, count), key=lambda one: -turn_of[one.fact]):
+        first = turn_of[question.fact] + RETURN_TURNS
+        used = {*taken, *asked.values()}
+        free = [turn for turn in range(first, num_turns + 1) if turn not in used]
+        if not free:
+            raise InvalidInput(
+                f"{num_turns} turns have no room for {count} `returning` questions: ask for fewer."
+            )
+        asked[question.fact] = rng.choice(free)
+    return [replace(one, turn=asked.get(one.fact)) for one in questions]
 
 
 def _facts_and_questions(

@@ -64,5 +64,6 @@ class PlayOptions:
         for option in fields(self):
             value = getattr(self, option.name)
             if option.name not in self.choosing and value != option.default:
-                words += [f"--{option.name.replace('_', '-')}", str(value)]
+                flag = f"--{option.name.replace('_', '-')}"
+                words += [flag] if value is True else [flag, str(value)]
         return shlex.join(words)

@@ -7,13 +7,15 @@ the ways differ in nothing else.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from agentmem.bench.conversation import Conversation, Fact, Question, digest
+from agentmem.bench.growth import Meter
 from agentmem.bench.recall_row import RecallOptions, RecallRow
 from agentmem.bench.scoring import exact
 
@@ -46,6 +48,8 @@ class Play:
     context_tokens: int = 0
     usages: list[Usage] = field(default_factory=list)
     recalled_tokens: list[int] = field(default_factory=list)
+    returned: list[bool] = field(default_factory=list)
+    meter: Meter = field(default_factory=Meter)
     answers: dict[str, list[_Answer]] = field(default_factory=dict)
     newest_first: float | None = None
     older_found: float | None = None
@@ -59,18 +63,13 @@ class Play:
             asked: of all questions.
             window_share: goes into the rows.
         """
-        turns, questions = self.conversation.turns, self.conversation.questions
+        questions = self.conversation.last_questions
         name = ":".join((self.system, *self.vias))
         with (
             tempfile.TemporaryDirectory(prefix="agentmem-bench-") as folder,
             self._agent(Path(folder) / "store.db", tokens + asked * len(self.vias)) as agent,
         ):
-            for n, turn in enumerate(turns, start=1):
-                self.usages.append(agent.chat(turn.user, reply=turn.reply).usage)
-                if turn.kind == "small_talk":
-                    self.recalled_tokens.append(agent.recalled_tokens)
-                if n % 25 == 0 or n == len(turns):
-                    self.tell(f"{name}: turn {n} of {len(turns)}")
+            self._converse(agent, name)
             self._look(agent)
             for n, question in enumerate(questions, start=1):
                 # Whoever asks first may push something out of the window.
@@ -79,6 +78,27 @@ class Play:
                 if n % 10 == 0 or n == len(questions):
                     self.tell(f"{name}: question {n} of {len(questions)}")
         return [self._row(via, tokens, window_share) for via in self.vias]
+
+    def _converse(self, agent: Agent, name: str) -> None:
+        """Play the turns; what some of them ask is either in view then, or not."""
+        turns = self.conversation.turns
+        asked = {one.turn: one for one in self.conversation.questions}
+        for n, turn in enumerate(turns, start=1):
+            question = asked.get(n)
+            if question is not None and self.system == "oracle":
+                self._place_by_hand(agent, question)
+            started = time.perf_counter()
+            usage = agent.chat(turn.user, reply=turn.reply).usage
+            seconds = time.perf_counter() - started
+            self.usages.append(usage)
+            if turn.kind == "small_talk":
+                self.recalled_tokens.append(agent.recalled_tokens)
+            if question is not None:
+                self.returned.append(exact(question.answer, agent.window_text()))
+            if self.meter.turn(n, seconds, usage) or n == len(turns):
+                self.meter.end(n, usage.rss, agent.memory.archive.store_bytes())
+            if n % 25 == 0 or n == len(turns):
+                self.tell(f"{name}: turn {n} of {len(turns)}")
 
     def _row(self, via: str, tokens: int, window_share: float) -> RecallRow:
         answers = self.answers[via]
@@ -90,6 +110,8 @@ class Play:
             conversation=digest(self.conversation),
             turns=len(self.conversation.turns),
             facts=len(self.conversation.questions),
+            returning_in_window=fmean(self.returned) if self.returned else None,
+            stretches=[asdict(one) for one in self.meter.stretches],
             budget=self.options.budget,
             tokens=tokens,
             questions=len(answers),
@@ -160,7 +182,9 @@ class Play:
         options = self.options
         if self.system == "dense":
             # Everything that will ever be said, replies to the questions included.
-            replies = len(self.conversation.questions) * (options.max_new_tokens + 16)
+            unanswered = sum(turn.reply is None for turn in self.conversation.turns)
+            num_replies = unanswered + len(self.conversation.last_questions)
+            replies = num_replies * (options.max_new_tokens + 16)
             reserve = 2 * options.max_new_tokens
             whole = tokens + replies + reserve + 1024
             longest = min(whole, self.context_tokens or whole)

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentmem.bench.conversation import Conversation, digest, save
+from agentmem.bench.growth import Growth, draw_growth, stretches_of
 from agentmem.bench.paired import Difference, paired_difference
 from agentmem.bench.play import Play
 from agentmem.bench.playing import prepare, token_counter
@@ -40,6 +41,7 @@ __all__ = [
     "kv_against_text",
     "prepare",
     "render",
+    "render_growth",
     "run_recall",
 ]
 
@@ -48,7 +50,11 @@ logger = logging.getLogger(__name__)
 COLUMNS = (
     "system", "via", "in_window", "exact", "exact_paraphrase", "peak_prompt_tokens", "kv_bytes_end",
     "kv_bytes_dense_end", "small_talk_recall_share", "newest_first", "older_found",
-    "instructions_in_window", "seconds_a_turn", "seconds_a_question",
+    "instructions_in_window", "returning_in_window", "seconds_a_turn", "seconds_a_question",
+)  # fmt: skip
+GROWTH_COLUMNS = (
+    "system", "via", "turns", "seconds_ratio", "resident_share", "store_bytes_a_turn",
+    "store_off_line_share",
 )  # fmt: skip
 
 
@@ -70,7 +76,7 @@ def run_recall(
     with token_counter(options.model, options.budget, options.threads) as counted:
         count_tokens, context_tokens = counted
         played = [
-            _Conversation.of(conversation, options.budget, count_tokens)
+            _Conversation.of(_to_play(conversation, options), options.budget, count_tokens)
             for conversation in prepare(options, count_tokens)
         ]
     if options.write_script is not None:
@@ -127,6 +133,13 @@ def render(rows: list[RecallRow]) -> Table:
     return drawn
 
 
+def render_growth(rows: list[RecallRow]) -> Table | None:
+    """How costs grew with the conversation; None where none was long enough to tell."""
+    grown = [(row, Growth.of(stretches_of(row.stretches))) for row in rows]
+    shown = [asdict(row) | asdict(growth) for row, growth in grown if growth is not None]
+    return table("growth", shown, GROWTH_COLUMNS) if shown else None
+
+
 def _shown(rows: list[RecallRow]) -> list[dict[str, object]]:
     return [
         {
@@ -139,12 +152,28 @@ def _shown(rows: list[RecallRow]) -> list[dict[str, object]]:
 
 
 def draw(rows: list[RecallRow], path: Path) -> bool:
-    """Shares of answers in the window and in the reply, by system; False without matplotlib."""
+    """Shares of answers in the window and in the reply, by system; False without matplotlib.
+
+    Where a conversation is long, what it cost on its way stands in a second picture beside it.
+    """
+    for row in rows:
+        stretches = stretches_of(row.stretches)
+        if row.system == "agentmem" and Growth.of(stretches) is not None:
+            title = f"agentmem, {row.turns:,} turns, {row.tokens:,} tokens, budget {row.budget:,}"
+            draw_growth(stretches, title, path.with_stem(f"{path.stem}-growth"))
+            break
     rows = pooled(rows)
     labels = [row.system if row.via == "off" else f"{row.system}\n{row.via}" for row in rows]
     series = {"in_window": [r.in_window for r in rows], "exact": [r.exact for r in rows]}
     title = f"{rows[0].questions} questions after {rows[0].turns} turns, {rows[0].tokens:,} tokens"
     return bar_chart(path, title, labels, series)
+
+
+def _to_play(conversation: Conversation, options: RecallOptions) -> Conversation:
+    """The conversation, without its replies where the model is to answer."""
+    if not options.generate:
+        return conversation
+    return replace(conversation, turns=tuple(replace(t, reply=None) for t in conversation.turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +195,6 @@ class _Conversation:
             conversation,
             digest(conversation),
             sum(count_tokens(t.user) + count_tokens(t.reply or "") for t in conversation.turns),
-            sum(count_tokens(question.text) for question in conversation.questions),
+            sum(count_tokens(question.text) for question in conversation.last_questions),
             check_difficulty(conversation, budget, count_tokens),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -23,6 +23,8 @@ class RecallOptions(PlayOptions):
         budget: tokens of the window.
         updates: of how many facts another value was stated as true before; half where None.
         instructions: standing instructions that are stated in it.
+        returning: facts that are asked for in it, 500 turns or more after they were stated.
+        generate: the model answers every turn itself, in place of the given replies.
         systems: which systems; "agentmem" stands for both of its ways.
         controller, policy: of agentmem.
         kv: format of KV in the window of agentmem, window and oracle.
@@ -37,6 +39,8 @@ class RecallOptions(PlayOptions):
     budget: int = 1024
     updates: int | None = None
     instructions: int = 5
+    returning: int = 0
+    generate: bool = False
     systems: tuple[str, ...] = SYSTEMS
     controller: str = "llm"
     policy: str = "mixture"
@@ -61,9 +65,13 @@ class RecallOptions(PlayOptions):
 
     @property
     def more(self) -> dict[str, Any]:
-        """Values that change, and standing instructions."""
+        """Values that change, standing instructions, topics that return."""
         updates = self.facts // 2 if self.updates is None else self.updates
-        return {"updates": updates, "instructions": self.instructions}
+        return {
+            "updates": updates,
+            "instructions": self.instructions,
+            "returning": self.returning,
+        }
 
     @property
     def wanted(self) -> list[str]:
@@ -94,6 +102,9 @@ class RecallRow:
         older_found: share whose older value is found all the same, with the time it held.
         instructions_in_window: share of standing instructions that stand in the window after the
             last turn.
+        returning_in_window: share of questions within the conversation whose answer the model could
+            see then; None where there are none.
+        stretches: what every fifty turns cost (`Stretch`).
         seconds_per_turn, seconds_per_question: by stage.
     """
 
@@ -121,6 +132,8 @@ class RecallRow:
     newest_first: float | None = None
     older_found: float | None = None
     instructions_in_window: float | None = None
+    returning_in_window: float | None = None
+    stretches: list[dict[str, Any]] = field(default_factory=list)
 
 
 def pooled(rows: Sequence[RecallRow]) -> list[RecallRow]:
@@ -166,4 +179,5 @@ def _pool(rows: Sequence[RecallRow]) -> RecallRow:
         newest_first=mean_known("newest_first"),
         older_found=mean_known("older_found"),
         instructions_in_window=mean_known("instructions_in_window"),
+        returning_in_window=mean_known("returning_in_window"),
     )

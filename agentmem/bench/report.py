@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from agentmem.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.table import Table
 
 logger = logging.getLogger(__name__)
@@ -167,13 +168,9 @@ def bar_chart(
     Returns:
         False where matplotlib is not installed; then there is no picture.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+    figure = _figure(1.5 + 1.4 * len(labels))
+    if figure is None:
         return False
-    figure = Figure(figsize=(1.5 + 1.4 * len(labels), 4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     width = 0.8 / len(series)
     for offset, (name, values) in enumerate(series.items()):
@@ -185,3 +182,37 @@ def bar_chart(
     axes.legend()
     figure.savefig(path, dpi=150)
     return True
+
+
+def line_chart(
+    path: Path, title: str, across: str, at: Sequence[float], curves: Mapping[str, Sequence[float]]
+) -> bool:
+    """Draw curves from 0 on into a PNG; False where matplotlib is not installed.
+
+    Args:
+        across: what is counted from left to right; `at` is where the curves' points are.
+    """
+    figure = _figure(8)
+    if figure is None:
+        return False
+    axes = figure.subplots()
+    for name, values in curves.items():
+        axes.plot(at, values, label=name)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(across)
+    axes.set_title(title)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    return True
+
+
+def _figure(width_inches: float) -> Figure | None:
+    """An empty picture; None where matplotlib is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(width_inches, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure

@@ -37,7 +37,7 @@ def content_stems(text: str) -> set[str]:
 def window_share(
     conversation: Conversation, budget: int, count_tokens: Callable[[str], int]
 ) -> float:
-    """The share of questions whose fact lies in the last `budget` tokens of the conversation.
+    """The share of questions at the end whose fact lies in the last `budget` tokens before them.
 
     What a window that holds nothing but the newest turns would find at the end, at best.
     """
@@ -48,7 +48,7 @@ def window_share(
             break
         first -= 1
     facts = {fact.id: fact for fact in conversation.facts}
-    in_window = [facts[question.fact].turn >= first for question in conversation.questions]
+    in_window = [facts[question.fact].turn >= first for question in conversation.last_questions]
     return sum(in_window) / len(in_window) if in_window else 0.0
 
 
@@ -60,8 +60,10 @@ def check_difficulty(
     Raises:
         InvalidInput: there are no questions, or too many answers are still in a plain window.
     """
-    if not conversation.questions:
-        raise InvalidInput("The conversation has no questions: there is nothing to measure.")
+    if not conversation.last_questions:
+        raise InvalidInput(
+            "The conversation has no questions after its last turn: there is nothing to measure."
+        )
     share = window_share(conversation, budget, count_tokens)
     if share > MAX_WINDOW_SHARE:
         raise InvalidInput(

@@ -106,6 +106,12 @@ def recall(
     instructions: Annotated[
         int | None, typer.Option("--instructions", min=0, help="Standing ones, stated in it.")
     ] = None,
+    returning: Annotated[
+        int | None, typer.Option("--returning", min=0, help="Asked in it, 500 turns later.")
+    ] = None,
+    generate: Annotated[
+        bool, typer.Option("--generate", help="The model answers every turn itself.")
+    ] = False,
     conversations: _Conversations = None,
     model: options.Model = None,
     budget: options.BudgetTokens = None,
@@ -124,11 +130,11 @@ def recall(
     It plays in stores of its own: --store and --user change nothing.
     """
     given = locals()
-    from agentmem.bench.recall import RecallOptions, render, run_recall
+    from agentmem.bench.recall import RecallOptions, render, render_growth, run_recall
     from agentmem.cli.render import progress
 
     rows = run_recall(_chosen(RecallOptions, given, system="systems"), progress=progress)
-    _show("recall", rows, lambda: [render(rows)], as_json)
+    _show("recall", rows, lambda: filter(None, (render(rows), render_growth(rows))), as_json)
 
 
 @app.command()
