@@ -34,7 +34,7 @@ _STRONG = rf"(?:always|never(?: ever)?|{_LASTING})"
 _YOU = r"\b(?:you|your|me|my)\b"
 _NOT_STANDING = re.compile(
     r"[?？]|\b(?:i|we|it|she|he|they|people|one|everyone|cats) (?:always|never)\b(?! want)"
-    r"|^\W*you (?:always|never)\b"
+    r"|^\W*you (?:always|never)\b|\bremind me (?:never to|to never)\b"
     r"|\bjust this once\b|\bthis time\b|\bfor this (?:reply|answer|one|question|message)\b|\bjust"
     r" kidding\b"
     r"|\btonight\b|\b(?:for )?today,|\bthe next (?:question|answer|message|reply)\b",
@@ -217,8 +217,8 @@ _TOPICS = tuple(
             r"|turkish|arabic|deutsch|englisch|französisch|spanisch|français|anglais|allemand"
             r"|espagnol|español"
             r"|inglés|francés|alemán)\b|中文|英文|英语|法语|德语",
-            r"\b(?:short|brief|concise|long|longer|shorter|detailed|sentences?|words|lengthy"
-            r"|kurz\w*|lang|courtes?"
+            r"\b(?:short|brief|concise|long|longer|shorter|detailed|sentences?|lengthy"
+            r"|(?<!as )(?<!in )words|kurz\w*|lang|courtes?"
             r"|longues?|cort[ao]s?|larg[ao]s?)\b|简短|详细",
             r"\b(?:metric|imperial|units?|miles|kilometres|kilometers|einheiten|unités|unidades"
             r"|métric\w*"

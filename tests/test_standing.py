@@ -44,6 +44,7 @@ def test_what_is_to_hold_from_now_on_is_standing(text: str) -> None:
     [
         "Please answer this question.",
         "Remind me what I said about the car.",
+        "Remind me never to trust a sewing machine.",
         "What should I always pack for a trip?",
         "My boss said always answer in French.",
         'The sign says "Never feed the bears".',
@@ -72,6 +73,8 @@ def test_only_the_sentences_that_stand_are_named() -> None:
 def test_an_instruction_takes_the_place_of_one_on_the_same_topic() -> None:
     assert takes_the_place("Answer in German from now on.", "From now on answer in French.")
     assert not takes_the_place("Never use emojis.", "From now on answer in French.")
+    assert takes_the_place("Use at most fifty words.", "Keep answers short from now on.")
+    assert not takes_the_place("Always write numbers as words.", "Always use two sentences.")
 
 
 def pins(agent: Agent) -> list[str]:
