@@ -40,7 +40,7 @@ class Budget:
     controller_calls: int = 4
     seconds: float = 60.0
     kv_bytes: int = 0
-    parked_ram_bytes: int = 256 * 2**20
+    parked_ram_bytes: int = 64 * 2**20
     parked_disk_bytes: int = 2 * 2**30
 
     def __post_init__(self) -> None:

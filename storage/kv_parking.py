@@ -75,7 +75,7 @@ class Parking:
         num_damaged: records on disk that turned out to be of no use.
     """
 
-    def __init__(self, max_bytes: int = 256 * 2**20, disk: Disk | None = None) -> None:
+    def __init__(self, max_bytes: int = 64 * 2**20, disk: Disk | None = None) -> None:
         self.disk = disk
         self.num_damaged = 0
         self._ram: Shelf[KVRecord] = Shelf(max_bytes)

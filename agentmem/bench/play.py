@@ -201,7 +201,11 @@ class Play:
         else:
             budget = Budget(options.budget)
             modes = {"controller": "policy", "kv": options.kv, "policy": "window", "recall": "off"}
-        arguments: dict[str, Any] = {**modes, "threads": options.threads}
+        arguments: dict[str, Any] = {
+            **modes,
+            "threads": options.threads,
+            "embedder": options.embedder,
+        }
         return Agent(
             options.model,
             store=store,

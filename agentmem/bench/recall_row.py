@@ -28,6 +28,7 @@ class RecallOptions(PlayOptions):
         systems: which systems; "agentmem" stands for both of its ways.
         controller, policy: of agentmem.
         kv: format of KV in the window of agentmem, window and oracle.
+        embedder: as `Agent` takes it.
         max_new_tokens: tokens of an answer.
         write_script: where to write the conversation that is played.
     """
@@ -45,6 +46,7 @@ class RecallOptions(PlayOptions):
     controller: str = "llm"
     policy: str = "mixture"
     kv: str = "q8"
+    embedder: str | None = None
     max_new_tokens: int = 24
     write_script: Path | None = None
 

@@ -118,6 +118,7 @@ def recall(
     controller: options.Controller = None,
     policy: options.Policy = None,
     kv: options.KV = None,
+    embedder: options.EmbedderName = None,
     max_new_tokens: options.MaxNewTokens = None,
     threads: options.Threads = None,
     seed: options.Seed = None,

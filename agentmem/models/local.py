@@ -73,7 +73,7 @@ class LocalModel(ChatModel):
         kv_format: str = "q8",
         use_kv: bool = True,
         kv_bytes: int = 0,
-        parked_ram_bytes: int = 256 * 2**20,
+        parked_ram_bytes: int = 64 * 2**20,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
         loaded = engine.loaded
@@ -115,7 +115,7 @@ class LocalModel(ChatModel):
         kv_format: str = "q8",
         use_kv: bool = True,
         kv_bytes: int = 0,
-        parked_ram_bytes: int = 256 * 2**20,
+        parked_ram_bytes: int = 64 * 2**20,
         chunk_tokens: int = CHUNK_TOKENS,
         threads: int | None = None,
         dtype: str | None = None,

@@ -45,7 +45,7 @@ def resolve_model(
     kv_format: str = "q8",
     threads: int | None = None,
     kv_bytes: int = 0,
-    parked_ram_bytes: int = 256 << 20,
+    parked_ram_bytes: int = 64 << 20,
     dtype: str | None = None,
 ) -> ChatModel:
     """The model a spec names.
