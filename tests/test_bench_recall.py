@@ -124,6 +124,7 @@ def test_a_question_within_the_conversation_is_answered_from_what_is_in_view_the
     )
     window, oracle, agentmem = run_recall(replace(options, generate=True))
     assert window.returning_in_window == 0
+    assert window.missed == [asked.text, last.text] and agentmem.missed == []
     assert oracle.returning_in_window == agentmem.returning_in_window == 1
     assert (agentmem.questions, agentmem.facts) == (1, 2)
     assert [one["turn"] for one in agentmem.stretches] == [43]
@@ -197,7 +198,7 @@ ROW = RecallRow(
     in_window_paraphrase=None, exact=0.5, exact_paraphrase=None, exact_each=[True, False],
     peak_prompt_tokens=1001, kv_bytes_end=12_345_678, kv_bytes_dense_end=0,
     small_talk_recall_share=0.0, seconds_per_turn={"recall": 0.25, "decode": 0.5},
-    seconds_per_question={},
+    seconds_per_question={}, missed=["What?"],
 )  # fmt: skip
 
 
@@ -221,6 +222,7 @@ def test_conversations_are_pooled_system_by_system() -> None:
     assert oracle is alone
     assert (window.exact, window.questions, window.peak_prompt_tokens) == (0.75, 4, 1003)
     assert window.exact_each == [True, False, True, True]
+    assert window.missed == ["What?", "What?"]
     assert window.in_window_paraphrase == 0.5
     assert window.seconds_per_turn == {"recall": 0.5, "decode": 0.5}
 

@@ -48,7 +48,7 @@ class Play:
     context_tokens: int = 0
     usages: list[Usage] = field(default_factory=list)
     recalled_tokens: list[int] = field(default_factory=list)
-    returned: list[bool] = field(default_factory=list)
+    returned: dict[str, bool] = field(default_factory=dict)
     meter: Meter = field(default_factory=Meter)
     answers: dict[str, list[_Answer]] = field(default_factory=dict)
     newest_first: float | None = None
@@ -94,7 +94,7 @@ class Play:
             if turn.kind == "small_talk":
                 self.recalled_tokens.append(agent.recalled_tokens)
             if question is not None:
-                self.returned.append(exact(question.answer, agent.window_text()))
+                self.returned[question.text] = exact(question.answer, agent.window_text())
             if self.meter.turn(n, seconds, usage) or n == len(turns):
                 self.meter.end(n, usage.rss, agent.memory.archive.store_bytes())
             if n % 25 == 0 or n == len(turns):
@@ -110,7 +110,11 @@ class Play:
             conversation=digest(self.conversation),
             turns=len(self.conversation.turns),
             facts=len(self.conversation.questions),
-            returning_in_window=fmean(self.returned) if self.returned else None,
+            returning_in_window=fmean(self.returned.values()) if self.returned else None,
+            missed=[
+                *(text for text, seen in self.returned.items() if not seen),
+                *(answer.question for answer in answers if not answer.in_window),
+            ],
             stretches=[asdict(one) for one in self.meter.stretches],
             budget=self.options.budget,
             tokens=tokens,
@@ -158,6 +162,7 @@ class Play:
             self._place_by_hand(agent, question)
         reply = agent.chat(question.text)
         answer = _Answer(
+            question=question.text,
             in_window=exact(question.answer, agent.window_text()),
             exact=exact(question.answer, reply.text),
             paraphrase=question.paraphrase,
@@ -217,6 +222,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    question: str
     in_window: bool
     exact: bool
     paraphrase: bool

@@ -106,6 +106,7 @@ class RecallRow:
             last turn.
         returning_in_window: share of questions within the conversation whose answer the model could
             see then; None where there are none.
+        missed: the questions whose answer the model could not see.
         stretches: what every fifty turns cost (`Stretch`).
         seconds_per_turn, seconds_per_question: by stage.
     """
@@ -135,6 +136,7 @@ class RecallRow:
     older_found: float | None = None
     instructions_in_window: float | None = None
     returning_in_window: float | None = None
+    missed: list[str] = field(default_factory=list)
     stretches: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -172,6 +174,7 @@ def _pool(rows: Sequence[RecallRow]) -> RecallRow:
         exact=mean("exact"),
         exact_paraphrase=mean_known("exact_paraphrase"),
         exact_each=[right for row in rows for right in row.exact_each],
+        missed=[question for row in rows for question in row.missed],
         peak_prompt_tokens=max(row.peak_prompt_tokens for row in rows),
         kv_bytes_end=round(mean("kv_bytes_end")),
         kv_bytes_dense_end=round(mean("kv_bytes_dense_end")),
