@@ -6,20 +6,16 @@ into a `Decision` and answered in words that the model can use.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentmem.decision import Action, Candidate, Decision
-from agentmem.errors import InvalidInput
+from agentmem.errors import AgentmemError, InvalidInput
 from agentmem.models.base import Tool
 from agentmem.segment import ToolCall, Trust
-
-INVALID = (TypeError, ValueError)
-"""What a function raises where the call must be changed."""
-FAILED = (ArithmeticError, LookupError, OSError, RuntimeError)
-"""What else a function may raise: the model is told of it and may try again."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +80,41 @@ def run(call: ToolCall, functions: Mapping[str, Callable[..., Any]]) -> Result:
         known = ", ".join(sorted(functions))
         return Result(f"Error: there is no tool {call.name!r}; there are {known}.", valid=False)
     try:
-        result = function(**call.parsed())
-        if isinstance(result, str):
-            return Result(result)
-        return Result(json.dumps(result, ensure_ascii=False, default=str))
-    except INVALID as error:
+        arguments = call.parsed()
+    except ValueError as error:
         return Result(f"Error: {error}", valid=False)
-    except FAILED as error:
-        return Result(f"Error: {error}")
+    try:
+        return Result(invoke(function, arguments))
+    except InvalidInput as error:
+        return Result(f"Error: {error}", valid=False)
+    except AgentmemError:
+        # Our own are for people to mend: no model can free a disk.
+        raise
+    except Exception as error:
+        # The one boundary to code that is not ours, which may raise anything: a turn that ended
+        # here would run all its calls again when it is sent again.
+        return Result(f"Error: {in_words(error)}")
+
+
+def invoke(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """Call a function with a model's arguments; its result as text.
+
+    Raises:
+        InvalidInput: it does not take these arguments.
+    """
+    try:
+        inspect.signature(function).bind(**arguments)
+    except TypeError as error:
+        raise InvalidInput(str(error)) from error
+    result = function(**arguments)
+    if isinstance(result, str):
+        return result
+    return json.dumps(result, ensure_ascii=False, default=str)
+
+
+def in_words(error: Exception) -> str:
+    """What an error says, or its name where it says nothing."""
+    return str(error) or type(error).__name__
 
 
 REVIEW_TOOLS = ("drop_segments", "summarize_segments", "keep_segments", "pin_segment")
@@ -306,8 +329,8 @@ def _ids(value: object) -> list[int]:
     """Distinct integers in the order given.
 
     Raises:
-        ValueError: it is not a list of integers.
+        InvalidInput: it is not a list of integers.
     """
     if not isinstance(value, list) or not all(type(one) is int for one in value):
-        raise ValueError(f"`segment_ids` must be a list of integers: got {value!r:.80}.")
+        raise InvalidInput(f"`segment_ids` must be a list of integers: got {value!r:.80}.")
     return list(dict.fromkeys(value))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentmem import Agent, Reply, ScriptedModel, Token
+from agentmem import Agent, Reply, ScriptedModel, Store, Token, replay
 from agentmem.errors import ModelUnavailable
 from agentmem.models.base import Options, Part
 from agentmem.models.scripted import ScriptItem, ToolCalls
@@ -150,6 +150,34 @@ def test_a_model_that_fails_after_a_call_loses_neither_message_nor_call(tmp_path
         kinds = [s.segment.kind for s in agent.memory.turn_segments(1)]
         assert kinds == ["turn", "tool_exchange"]
         assert agent.chat("Look around", turn="a").text == "ok."
+
+
+def test_a_tool_that_raises_is_run_once_and_the_turn_is_answered_and_replayed(
+    tmp_path: Path,
+) -> None:
+    class HTTPError(Exception):
+        pass
+
+    num_runs = itertools.count()
+
+    def fetch(page: str) -> str:
+        """Fetch.
+
+        Args:
+            page: Which.
+        """
+        next(num_runs)
+        raise HTTPError("502")
+
+    model = ScriptedModel([ToolCalls.of("fetch"), ToolCalls.of("fetch", page="a"), "It is down."])
+    with make_agent(tmp_path, model, tools=[fetch], budget=2000) as agent:
+        assert agent.chat("Fetch it", turn="a").text == "It is down."
+        assert agent.chat("Fetch it", turn="a").repeated and next(num_runs) == 1
+        told = [messages[-1].content for messages in exchanges(agent)]
+        assert told == ["Error: missing a required argument: 'page'", "Error: 502"]
+    with Store.open(tmp_path / "me.db") as store:
+        came_to = replay(store.for_user("default"), "default")
+        assert came_to.same, came_to.difference
 
 
 CALLS = st.builds(

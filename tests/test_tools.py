@@ -6,7 +6,7 @@ import llguidance
 import pytest
 
 from agentmem.decision import Candidate
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, StoreFull
 from agentmem.segment import Message, Segment, ToolCall
 from agentmem.tools import Result, ReviewTools, describe, run
 
@@ -63,6 +63,39 @@ def test_a_tool_that_fails_was_called_rightly() -> None:
 
     result = run(ToolCall("1", "broken"), {"broken": broken})
     assert result == Result("Error: no such device", valid=True)
+
+
+class HTTPError(Exception):
+    """As libraries have them: none of Python's own kinds of error."""
+
+
+@pytest.mark.parametrize("error", [HTTPError("502"), ValueError("502"), TypeError("502")])
+def test_whatever_a_foreign_function_raises_is_told_and_counts_as_a_valid_call(
+    error: Exception,
+) -> None:
+    def fetch() -> str:
+        """Fetch."""
+        raise error
+
+    assert run(ToolCall("1", "fetch"), {"fetch": fetch}) == Result("Error: 502")
+
+
+def test_an_error_without_words_is_told_by_its_name() -> None:
+    def fetch() -> str:
+        """Fetch."""
+        raise HTTPError
+
+    assert run(ToolCall("1", "fetch"), {"fetch": fetch}).text == "Error: HTTPError"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, StoreFull])
+def test_what_only_people_can_mend_is_raised(error: type[BaseException]) -> None:
+    def fetch() -> str:
+        """Fetch."""
+        raise error("now")
+
+    with pytest.raises(error):
+        run(ToolCall("1", "fetch"), {"fetch": fetch})
 
 
 def test_each_dropped_segment_is_a_decision_of_its_own() -> None:

@@ -93,11 +93,11 @@ class Playback(Outside):
 
     def _tool(self, **_: Any) -> str:
         _, outcome, text = self.reel.take("tool")
-        if outcome == "invalid":
-            raise ValueError(text)
+        if outcome == "returned":
+            return str(text)
         if outcome == "failed":
             raise RuntimeError(text)
-        return str(text)
+        raise raised("InvalidInput" if outcome == "invalid" else outcome, text)
 
     def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
         """What was read for facts."""

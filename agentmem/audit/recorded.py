@@ -6,12 +6,12 @@ computes with the same numbers. What nobody's input caused (a status line, an ex
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from agentmem.audit.tape import weigh_hash
+from agentmem.errors import AgentmemError, InvalidInput
 from agentmem.models.base import (
     ChatModel,
     Completion,
@@ -24,7 +24,7 @@ from agentmem.models.base import (
     Tool,
     tools_part,
 )
-from agentmem.tools import FAILED, INVALID, DescribedTool, describe
+from agentmem.tools import DescribedTool, describe, in_words, invoke
 
 ATTENTION_DIGITS = 5
 
@@ -222,11 +222,16 @@ def recorded_tool(function: Callable[..., Any], note: Callable[..., None]) -> De
 
     def call(**arguments: Any) -> str:
         try:
-            result = function(**arguments)
-            if not isinstance(result, str):
-                result = json.dumps(result, ensure_ascii=False, default=str)
-        except (*INVALID, *FAILED) as error:
-            note("tool", "invalid" if isinstance(error, INVALID) else "failed", str(error))
+            result = invoke(function, arguments)
+        except InvalidInput as error:
+            note("tool", "invalid", str(error))
+            raise
+        except AgentmemError as error:
+            note("tool", error.code, str(error))
+            raise
+        except Exception as error:
+            # What is not ours may raise anything: it is noted, and goes on to the caller.
+            note("tool", "failed", in_words(error))
             raise
         note("tool", "returned", result)
         return result

@@ -16,7 +16,8 @@
     ["away", request, text]            the reply was cut off by its reader
     ["count", part, num_tokens]        a count of tokens, where it is new or changed
     ["has", key, bool]  ["attention", changed, gone]  ["states", changed, gone]    of the KV tier
-    ["tool", outcome, text]  ["vector", base64]  ["clock", milliseconds]
+    ["tool", outcome, text]            outcome: returned, invalid, failed, or an error of ours
+    ["vector", base64]  ["clock", milliseconds]
     ["failed", type]                   a commit failed
 
 Requests and parts are hashes: what they say follows from what is stored. It knows no SQL.
