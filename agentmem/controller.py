@@ -20,7 +20,7 @@ from agentmem.free_calls import FreeCalls, Offer
 from agentmem.judge import Judge
 from agentmem.models.base import ChatModel
 from agentmem.policies.base import SegmentPolicy
-from agentmem.tools import MIN_SUMMARY_TOKENS
+from agentmem.review_tools import MIN_SUMMARY_TOKENS
 from agentmem.verdict import Verdict
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,9 @@ from agentmem.models.base import ChatModel, Options, Part, Tool, complete
 from agentmem.prompts import prompt
 from agentmem.quoted_row import quoted_row
 from agentmem.review_calls import read_calls
+from agentmem.review_tools import REVIEW_TOOLS, ReviewTools
 from agentmem.segment import Message
-from agentmem.tools import REVIEW_TOOLS, ReviewTools, describe
+from agentmem.tools import describe
 from agentmem.verdict import Verdict
 
 logger = logging.getLogger(__name__)

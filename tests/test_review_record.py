@@ -10,8 +10,8 @@ import pytest
 
 from agentmem import Agent, Candidate, Decision, ScriptedModel
 from agentmem.errors import SegmentNotFound
+from agentmem.review_tools import Refusal
 from agentmem.segment import Message, Segment
-from agentmem.tools import Refusal
 from agentmem.verdict import Verdict
 from tests.agents import make_agent, talk
 
