@@ -92,6 +92,11 @@ class Budget:
         """What stands in the window for a document: at most 256 tokens."""
         return min(256, self.message_tokens)
 
+    @property
+    def part_tokens(self) -> int:
+        """What a part of a document takes at most: two can be recalled together."""
+        return max(16, self.recall_tokens // 2)
+
     def freeing_to(self, tokens: int) -> Budget:
         """The same ceilings, with a review that must reach so many tokens."""
         share = (tokens + 0.5) / self.max_tokens

@@ -228,7 +228,7 @@ class Session:
         document = split_document(
             segment,
             stub_tokens=min(self.budget.stub_tokens, room),
-            part_tokens=max(16, self.budget.recall_tokens // 2),
+            part_tokens=self.budget.part_tokens,
             count=self.context.count,
         )
         return document.stub, document.parts

@@ -2,7 +2,8 @@
 
 It ends: rounds, calls, generated tokens and seconds are limited, a call repeated with the same
 result or a row of invalid ones breaks it off, and then the model is asked for its answer without
-tools. Call and results are one segment, cut to fit the window. What the tools do is theirs.
+tools. Call and results are one segment, cut to fit the window and stored whole. What the tools do
+is theirs.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentmem.events import Event, Token
+from agentmem.exchange import Exchange
 from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
 from agentmem.models.base import ChatModel, Completion, FinishReason, Options
 from agentmem.review import Review
-from agentmem.segment import Message, Segment, ToolCall, Trust
+from agentmem.segment import ToolCall
 from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import normalize_text
 from agentmem.tools import Result, run
@@ -84,34 +86,6 @@ class _Spent:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """Calls and their results; a note follows the last one."""
-
-    text: str
-    calls: tuple[ToolCall, ...]
-    results: Sequence[Result]
-    note: str
-
-    def segment(self, longest: int, quoted: tuple[int, ...]) -> Segment:
-        """All of it as one segment, made of what it quotes; results cut to so many characters."""
-        messages = [Message("assistant", self.text, self.calls)]
-        for call, result in zip(self.calls, self.results, strict=True):
-            text = result.text
-            if len(text) > longest:
-                text = f"{text[:longest]}\n[… cut, {len(text):,} characters in all]"
-            messages.append(Message("tool", text, tool_call_id=call.id))
-        last = messages[-1]
-        messages[-1] = replace(last, content=last.content + self.note)
-        return Segment(
-            tuple(messages),
-            kind="tool_exchange",
-            origin="tool",
-            trust=Trust.EXTERNAL,
-            parents=quoted,
-        )
-
-
 class ToolLoop:
     """Answers turns, running the tools that the model calls.
 
@@ -162,7 +136,16 @@ class ToolLoop:
             spent.count(calls, results)
             over = spent.why_over(self._limits, self._monotonic())
             note = f"\n[No more tools: {over}. Answer in words now.]" if over else ""
-            said = _Exchange(normalize_text(completion.text), calls, results, note)
+            own = self._memory_tools
+            said = Exchange(
+                text=normalize_text(completion.text),
+                calls=calls,
+                results=results,
+                note=note,
+                quoted=own.take_quoted() if own is not None else (),
+                part_tokens=self._memory.context.budget.part_tokens,
+                count=self._memory.context.count,
+            )
             if not (yield from self._enter(turn, said)):
                 over = over or "the window has no room for the results"
         if over and not completion.text.strip() and completion.finish_reason != "interrupted":
@@ -186,38 +169,42 @@ class ToolLoop:
         result = run(call, self._functions)
         return replace(result, text=normalize_text(result.text))
 
-    def _enter(self, turn: Turn, said: _Exchange) -> Generator[Event, None, bool]:
-        """Store calls and results as one segment, in the window where it fits.
+    def _enter(self, turn: Turn, said: Exchange) -> Generator[Event, None, bool]:
+        """Store calls and results whole, and put them into the window where they fit.
 
-        The window is reviewed and results are cut so that it fits; False where it cannot fit.
+        The window is reviewed and results are cut there so that they fit; False where they cannot.
         """
         context, memory = self._memory.context, self._memory
         own = self._memory_tools
-        quoted = own.take_quoted() if own is not None else ()
         # What recalls what was said before is not what was said: it is never found again.
         searchable = own is None or not own.names.issuperset(call.name for call in said.calls)
         longest = most = 4 * context.budget.message_tokens
-        fits = True
-        while True:
-            segment = said.segment(longest, quoted)
-            tokens = context.count(segment)
-            if longest == most:
-                yield from self._review.run(min(tokens, context.longest_message), turn.vector)
-            if self._review.must_free(tokens) <= 0:
-                break
+        document = said.cut_to(longest)
+        tokens = context.count(document.stub)
+        yield from self._review.run(min(tokens, context.longest_message), turn.vector)
+        while not (fits := self._review.must_free(context.count(document.stub)) <= 0):
             if longest < _SHORTEST_RESULT_CHARS:
-                fits = False
+                document = said.cut_to(most)
                 break
             longest //= 2
-        session_id = memory.session.id
+            document = said.cut_to(longest)
+        session_id, number = memory.session.id, turn.row.number
         with memory.archive.write() as transaction:
             segment = transaction.add_segment(
                 session_id,
-                turn.row.number,
-                segment,
+                number,
+                document.stub,
                 searchable=searchable,
                 state="live" if fits else "archived",
             )
+            for part in document.parts:
+                transaction.add_segment(
+                    session_id,
+                    number,
+                    replace(part, parents=(segment.id,)),
+                    searchable=searchable,
+                    state="archived",
+                )
             if fits:
                 entry = WindowEntry(segment.id, segment.id, "prompt", None)
                 transaction.set_window(session_id, [*context.snapshot(), entry])

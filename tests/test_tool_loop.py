@@ -15,7 +15,8 @@ from agentmem import Agent, Reply, ScriptedModel, Store, Token, replay
 from agentmem.errors import ModelUnavailable
 from agentmem.models.base import Options, Part
 from agentmem.models.scripted import ScriptItem, ToolCalls
-from agentmem.segment import Message, ToolCall
+from agentmem.segment import Message, ToolCall, Trust
+from agentmem.storage.rows import StoredSegment
 from agentmem.tool_loop import ToolLimits
 from tests.agents import make_agent
 
@@ -178,6 +179,66 @@ def test_a_tool_that_raises_is_run_once_and_the_turn_is_answered_and_replayed(
     with Store.open(tmp_path / "me.db") as store:
         came_to = replay(store.for_user("default"), "default")
         assert came_to.same, came_to.difference
+
+
+LONG = "\n".join(f"Row {i} holds the value {i * 7919}." for i in range(1000))
+
+
+def rows(pad: str = "") -> str:
+    """Rows.
+
+    Args:
+        pad: Of no use.
+    """
+    return LONG
+
+
+def archived(agent: Agent) -> list[StoredSegment]:
+    return [
+        stored
+        for stored in agent.memory.archive.session_segments(agent.memory.session.id)
+        if stored.segment.origin == "tool"
+    ]
+
+
+def test_a_long_result_is_stored_whole_as_parts_of_the_exchange(tmp_path: Path) -> None:
+    model = ScriptedModel([ToolCalls.of("rows"), "Fine."])
+    with make_agent(tmp_path, model, tools=[rows], budget=1000) as agent:
+        assert agent.chat("Read the rows").usage.peak_tokens <= 1000
+        exchange, *parts = archived(agent)
+        shown = exchange.segment.messages[1].content
+        assert f"{len(LONG):,} characters, stored whole in {len(parts)} parts" in shown
+        assert shown.startswith(LONG[:500]) and shown.endswith(LONG[-300:]) and len(shown) < 1100
+        assert "".join(part.segment.text for part in parts) == LONG
+        for part in parts:
+            assert part.segment.kind == "document_part" and part.state == "archived"
+            assert part.segment.trust is Trust.EXTERNAL
+            assert part.segment.parents == (exchange.segment.id,)
+        agent.chat("Row 600 holds the value what?")
+        back = [entry for entry in agent.context if entry.recalled]
+        assert any("4751400" in entry.segment.text for entry in back)
+        part_id = parts[0].segment.id
+        assert f"segment {exchange.segment.id} stands for it" in str(agent.memory.why(part_id))
+        agent.memory.forget(exchange.segment.id)
+        assert archived(agent) == []
+        agent.chat("Row 600 holds the value what?")
+        assert "4751400" not in agent.window_text()
+    with Store.open(tmp_path / "me.db") as store:
+        came_to = replay(store.for_user("default"), "default")
+        assert came_to.same, came_to.difference
+        assert [finding.name for finding in store.check() if finding.status == "fail"] == []
+    assert b"4751400" not in (tmp_path / "me.db").read_bytes()
+
+
+def test_an_exchange_that_has_no_place_in_the_window_is_archived_whole(tmp_path: Path) -> None:
+    pad = "so long " * 400
+    model = ScriptedModel([ToolCalls.of("rows", pad=pad), "Fine."])
+    with make_agent(tmp_path, model, tools=[rows], budget=600) as agent:
+        agent.chat("Read the rows")
+        assert exchanges(agent) == []
+        exchange, *parts = archived(agent)
+        assert exchange.state == "archived" and pad in exchange.segment.text
+        assert "".join(part.segment.text for part in parts) == LONG
 
 
 CALLS = st.builds(
