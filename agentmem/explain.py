@@ -131,7 +131,7 @@ def _would_have_kept(row: DecisionRow, evidence: Mapping[str, Any] | None) -> st
     if decision.source == "user":
         return "the user asked for this; only not asking would have kept it."
     ways = ["a pin"]
-    if decision.source == "controller":
+    if decision.tool_call is not None:
         ways.append("a keep_segments or pin_segment call of the controller")
     elif evidence and "score" in evidence:
         ways.append(f"a score above {evidence['score']:.4g}, past the runner-up's")

@@ -8,6 +8,7 @@ import pytest
 
 from agentmem import Agent, ScriptedModel
 from agentmem.errors import InvalidInput, SegmentNotFound, StoreFull, UndoBlocked
+from agentmem.models.base import Capabilities
 from agentmem.models.embed import HashEmbedder
 from agentmem.opening import open_memory
 from agentmem.recollection import RecallMode
@@ -200,6 +201,19 @@ def test_why_names_evidence_runner_up_and_what_would_have_kept_it(tmp_path: Path
     assert "Evidence: num tokens" in text
     assert "Runner-up: Segment" in text
     assert "It would have stayed: a pin" in text
+
+
+def test_why_names_a_call_only_where_the_controller_could_make_one(tmp_path: Path) -> None:
+    judges = ScriptedModel(capabilities=Capabilities(has_logits=True))
+    with make_agent(tmp_path, judges, controller="scored", policy="mixture") as agent:
+        talk(agent, 30)
+        dropped = [
+            row
+            for row in agent.memory.archive.decisions(session_id=agent.memory.session.id)
+            if row.decision.action == "drop" and row.decision.source == "controller"
+        ]
+        text = str(agent.memory.why(dropped[0].decision.segment_ids[0]))
+    assert "a score above" in text and "keep_segments" not in text
 
 
 def test_why_answers_for_every_segment_that_is_not_in_the_window(tmp_path: Path) -> None:
