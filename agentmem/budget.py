@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from agentmem.errors import BudgetTooSmall, InvalidInput
 
@@ -20,8 +22,6 @@ class Budget:
         warn_at: share of `max_tokens` above which the window is reviewed.
         free_to: share of `max_tokens` a review must reach.
         reserve: tokens kept free for the reply; 0 means an eighth of `max_tokens`.
-        review_tokens: tokens a review may add to the window on its fork, question and answer
-            together; 0 means what `warn_at` leaves.
         recall_share: share of `max_tokens` that recalled segments may take.
         controller_calls: calls of the model a review may make.
         seconds: wall-clock seconds a review may take before the policy finishes it.
@@ -35,7 +35,6 @@ class Budget:
     warn_at: float = 0.7
     free_to: float = 0.5
     reserve: int = 0
-    review_tokens: int = 0
     recall_share: float = 0.25
     controller_calls: int = 4
     seconds: float = 60.0
@@ -53,14 +52,18 @@ class Budget:
             )
         if not 0 <= self.recall_share < 1:
             raise InvalidInput(f"`recall_share` must lie in [0, 1): got {self.recall_share}.")
-        for name in ("reserve", "review_tokens", "controller_calls", "seconds", "kv_bytes",
-                     "parked_ram_bytes", "parked_disk_bytes"):  # fmt: skip
+        for name in ("reserve", "controller_calls", "seconds", "kv_bytes", "parked_ram_bytes",
+                     "parked_disk_bytes"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise InvalidInput(f"`{name}` must not be negative: got {getattr(self, name)}.")
         if not self.reserve:
             object.__setattr__(self, "reserve", max(1, self.max_tokens // 8))
-        if not self.review_tokens:
-            object.__setattr__(self, "review_tokens", self.max_tokens - self.warn_tokens)
+
+    @classmethod
+    def recorded(cls, values: Mapping[str, Any]) -> Budget:
+        """The budget of a log's opening; what was a ceiling once and is none now is left out."""
+        names = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     @property
     def warn_tokens(self) -> int:

@@ -9,7 +9,11 @@ from agentmem.errors import BudgetTooSmall, InvalidInput
 def test_shares_become_tokens() -> None:
     budget = Budget(1000)
     assert (budget.warn_tokens, budget.target_tokens, budget.recall_tokens) == (700, 500, 250)
-    assert (budget.reserve, budget.review_tokens, budget.message_tokens) == (125, 300, 250)
+    assert (budget.reserve, budget.part_tokens, budget.message_tokens) == (125, 125, 250)
+
+
+def test_a_budget_is_read_from_logs_that_knew_other_ceilings() -> None:
+    assert Budget.recorded({"max_tokens": 1000, "review_tokens": 300}) == Budget(1000)
 
 
 def test_a_stub_is_never_longer_than_256_tokens_nor_than_a_message_may_be() -> None:

@@ -153,9 +153,9 @@ class OtherPlayer(Player):
     def _agent(self, settings: Mapping[str, Any]) -> ReplayAgent:
         self._otherwise.space = settings["embedder"]
         self._otherwise.fence = Fence(bytes.fromhex(settings["fence"]))
-        limits = Budget(**settings["budget"])
+        limits = Budget.recorded(settings["budget"])
         if self._budget is not None:
-            limits = replace(limits, max_tokens=self._budget, reserve=0, review_tokens=0)
+            limits = replace(limits, max_tokens=self._budget, reserve=0)
         self.budget_tokens = limits.max_tokens
         self.recall = "off" if settings["recall"] == "off" else "text"
         return ReplayAgent(

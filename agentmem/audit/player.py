@@ -167,7 +167,7 @@ class Player:
             "store": self._path,
             "user": self._archive.user,
             "session": self._session.name,
-            "budget": Budget(**settings["budget"]),
+            "budget": Budget.recorded(settings["budget"]),
             "embedder": embedder,
         }
         if settings["kind"] == "memory":
