@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from agentmem.sentences import sentences_of
+
 Need = Literal["own", "open", "none"]
 """`own`: about the speaker's world; `open`: any other question; `none`: no question."""
 
-_SENTENCE = re.compile(r"(?<=[.!?。！？؟])\s*|\n+")
 _ASKS = re.compile(
     r"[?？؟]|^\W*(?:remind me|tell me|do you remember|what|which|when|where|who|whose|how)\b"
     r"|什么|哪|谁|多少|吗|何|誰|ですか",
@@ -31,17 +32,13 @@ _LATIN = re.compile(r"[A-Za-z]")
 
 def only_asks(text: str) -> bool:
     """Whether every sentence of a text asks: such a text tells nothing."""
-    sentences = _sentences(text)
+    sentences = sentences_of(text)
     return bool(sentences) and all(_ASKS.search(sentence) for sentence in sentences)
-
-
-def _sentences(text: str) -> list[str]:
-    return [sentence.strip() for sentence in _SENTENCE.split(text) if sentence.strip()]
 
 
 def need_of(text: str) -> Need:
     """What a message asks of memory, by its sentences that ask."""
-    asking = [sentence for sentence in _sentences(text) if _ASKS.search(sentence)]
+    asking = [sentence for sentence in sentences_of(text) if _ASKS.search(sentence)]
     if not asking:
         return "none"
     if any(_OWN.search(s) or _NAME.search(s) or not _LATIN.search(s) for s in asking):

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable
 
 from agentmem.asking import only_asks
-from agentmem.telling import sentences_of, telling_terms
+from agentmem.sentences import sentences_of
+from agentmem.telling import telling_terms
 
 _DATE = re.compile(
     r"\b(?:january|february|march|april|may \d|\d+ may|june|july|august|september|october|november"

@@ -11,13 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentmem.segment import Segment, Trust
-from agentmem.telling import COMMON, TERM, names_and_numbers
+from agentmem.telling import COMMON, TERM, is_unspaced, names_and_numbers, pairs_of
 
 _NUMBER = re.compile(r"\d[\d.,:/-]*\d")
-_SENTENCE = re.compile(r"(?<=[.!?:])\s+")
-"""Where another sentence begins, with a capital that makes no name."""
-_UNSPACED = "\u2e80"
-"""From here on, most scripts are written without spaces: pairs of characters stand for words."""
+_COLON = re.compile(r"(?<=:)\s+")
+"""Behind it, as where a sentence begins, a capital makes no name."""
 _SEQUENCE = 3
 
 
@@ -57,7 +55,7 @@ def ground(text: str, segments: Iterable[Segment]) -> Grounds:
         held = (
             (sequences & said_sequences)
             | (telling & said_terms)
-            | (terms & _telling(_SENTENCE.sub("\n", said)))
+            | (terms & _telling(_COLON.sub("\n", said)))
         )
         if segment.trust < Trust.USER:
             foreign |= held
@@ -81,10 +79,7 @@ def _said(segment: Segment) -> str:
 def _sequences(text: str) -> set[str]:
     words = []
     for word in TERM.findall(text.casefold()):
-        if len(word) > 1 and any(character >= _UNSPACED for character in word):
-            words += [word[at : at + 2] for at in range(len(word) - 1)]
-        else:
-            words.append(word)
+        words += pairs_of(word) if is_unspaced(word) else [word]
     runs = zip(*(words[start:] for start in range(_SEQUENCE)), strict=False)
     return {" ".join(run) for run in runs if not COMMON.issuperset(run)}
 

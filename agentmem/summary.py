@@ -19,6 +19,7 @@ from agentmem.extract import extract, left_out_terms
 from agentmem.models.base import ChatModel, Completion, Options, Part, complete
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, lowest_trust
+from agentmem.sentences import is_ended, sentences_of
 from agentmem.telling import COMMON, telling_terms
 
 logger = logging.getLogger(__name__)
@@ -124,10 +125,9 @@ class Summarizer:
             text = _whole_sentences(text)
         frame = self._count("")
         while self._count(text) - frame > share:
-            shorter = _whole_sentences(text[:-1])
-            if not shorter or len(shorter) >= len(text) - 1:
+            text = _without_last(text)
+            if not text:
                 return ""
-            text = shorter
         return text if tells_of(text, _text_of(chunk)) else ""
 
     def _by_extract(self, text: str, max_tokens: int) -> str:
@@ -240,5 +240,10 @@ def _content(text: str) -> set[str]:
 
 def _whole_sentences(text: str) -> str:
     """The text without its unfinished last sentence, or all of it where there is only one."""
-    ends = [match.end() for match in re.finditer(r"[.!?。！？]", text)]
-    return text[: ends[-1]] if ends else text
+    return text if is_ended(text) else _without_last(text) or text
+
+
+def _without_last(text: str) -> str:
+    """The text without its last sentence; "" where there is only one."""
+    *_, last = sentences_of(text)
+    return text[: text.rindex(last)].rstrip()

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_SENTENCE = re.compile(
-    r"(?<!\b[A-Z]\.)(?<!\bMr\.)(?<!\bDr\.)(?<!\bSt\.)(?<!\bMrs\.)(?<=[.!?…؟])\s+"
-    r"|(?<=[。！？])\s*|\n+"
-)
-_UNSPACED = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-TERM = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}](?:[^\W{_UNSPACED}]|['’.:,/-](?=[^\W_]))*")
+from agentmem.sentences import sentences_of
+from agentmem.storage.terms import UNSPACED
+
+TERM = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}](?:[^\W{UNSPACED}]|['’.:,/-](?=[^\W_]))*")
 _NUMBER, _NAME, _LONG_WORD, _PAIR = 5.0, 2.0, 0.5, 0.3
 """What terms tell."""
 _MAX_TERM = 40
@@ -52,10 +50,20 @@ def names_and_numbers(text: str) -> set[str]:
     return {term for term, weight in telling_terms(text).items() if weight >= _NAME}
 
 
+def is_unspaced(term: str) -> bool:
+    """Whether a term is a run of a script that puts no spaces between words."""
+    return re.match(f"[{UNSPACED}]", term) is not None
+
+
+def pairs_of(run: str) -> list[str]:
+    """The pairs of characters that stand for the words of such a run."""
+    return [run[at : at + 2] for at in range(max(1, len(run) - 1))]
+
+
 def _weighed(word: str, *, inside: bool) -> Iterable[tuple[str, float]]:
     folded = word.casefold()[:_MAX_TERM]
-    if re.match(f"[{_UNSPACED}]", word):
-        return [(folded[at : at + 2], _PAIR) for at in range(max(1, len(folded) - 1))]
+    if is_unspaced(word):
+        return [(pair, _PAIR) for pair in pairs_of(folded)]
     if any(character.isdigit() for character in word):
         return [(folded, _NUMBER)]
     if folded in COMMON or len(word) < 3:
@@ -63,8 +71,3 @@ def _weighed(word: str, *, inside: bool) -> Iterable[tuple[str, float]]:
     if word[0].isupper() and inside:
         return [(folded, _NAME)]
     return [(folded, _LONG_WORD)] if len(word) > 6 else []
-
-
-def sentences_of(text: str) -> list[str]:
-    """The sentences of a text; a number, an abbreviation or an address does not end one."""
-    return [sentence.strip() for sentence in _SENTENCE.split(text) if sentence.strip()]

@@ -35,13 +35,13 @@ STOP_WORDS = frozenset(
     your yours yourself yourselves""".split()
 )
 
-# Letters that do not put spaces between words: Thai, Lao, Tibetan, Myanmar, Hangul, Khmer, kana,
-# Bopomofo, Han.
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0e3a\u0e40-\u0e4e\u0e80-\u0ece\u0edc-\u0edf\u0f40-\u0fbc\u1000-\u103f\u1050-\u108f"
     "\u1100-\u11ff\u1780-\u17d3\u3005-\u3007\u3041-\u3096\u309d-\u30ff\u3105-\u312f\u31a0-\u31bf"
     "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
 )
+"""Letters that do not put spaces between words, as a regular expression's set has them: Thai, Lao,
+Tibetan, Myanmar, Hangul, Khmer, kana, Bopomofo, Han."""
 # Marks that `\w` does not hold but that belong to the word they stand in.
 _MARKS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a"
@@ -52,10 +52,10 @@ _MARKS = (
     "\u0d00-\u0d03\u0d3b-\u0d4d\u0d81-\u0d83\u0dca-\u0ddf\u1ab0-\u1ace\u1dc0-\u1dff\u20d0-\u20f0"
 )
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe0f\ufeff]")
-_LETTER = f"(?:[^\\W{_UNSPACED}]|[{_MARKS}])"
+_LETTER = f"(?:[^\\W{UNSPACED}]|[{_MARKS}])"
 _WORD = f"{_LETTER}+(?:['\u2019]{_LETTER}+)*(?:\\+\\+|#)?"
 _TOKEN = re.compile(
-    f"(?P<unspaced>[{_UNSPACED}]+)"
+    f"(?P<unspaced>[{UNSPACED}]+)"
     f"|(?P<words>{_WORD}(?:[-._/:@,]{_WORD})*)"
     "|(?P<sign>[\u2600-\u27bf\U0001f300-\U0001faff])"
 )

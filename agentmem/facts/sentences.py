@@ -1,7 +1,6 @@
-"""Cutting a text into sentences and a sentence into clauses.
+"""The sentences of a text that may state something, and the clauses of a sentence.
 
-Only punctuation and small words are looked at: "Dr. Osei" and "14.20" stay whole, a quotation or a
-line of code is whatever its punctuation makes of it.
+Only punctuation and small words are looked at.
 """
 
 from __future__ import annotations
@@ -9,15 +8,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from agentmem.sentences import sentences_of
+
 MAX_SENTENCE_CHARS = 400
 """A longer stretch without an end is a list or data, not a sentence."""
 
-_SHORTENED = (
-    r"(?<!\bDr)(?<!\bMr)(?<!\bMs)(?<!\bSt)(?<!\bNo)(?<!\bMrs)(?<!\bvs)(?<!\bProf)(?<!\bHr)(?<!\bFr)"
-    r"(?<!\be\.g)(?<!\bi\.e)(?<!\bz\.B)(?<!\b[A-Z])"
-)
-_END = re.compile(rf"{_SHORTENED}(?<=[.!?؟])[\"'”’)]*(?=\s|$)\s*|(?<=[。！？])\s*|\n+")
-_ABBREVIATED = re.compile(r"\b(?:Dr|Mrs?|Ms|St|No|vs|Prof|Hr|Fr|e\.g|i\.e|z\.B|[A-Z])\.$")
 _CLAUSE = re.compile(
     r"\s*[;:—–…]\s+|\s+-\s+|[；，]|,\s+(?:(?:so|and|but|because|since|und|aber|sondern|et|mais|y"
     r"|pero)\s+)?"
@@ -34,19 +29,7 @@ _CLAUSE = re.compile(
 @lru_cache(maxsize=512)
 def sentences(text: str) -> tuple[str, ...]:
     """The sentences of a text, in order; stretches too long to be one are left out."""
-    found: list[str] = []
-    pending = ""
-    for piece in _END.split(text):
-        piece = f"{pending} {piece}".strip() if pending else piece.strip()
-        if _ABBREVIATED.search(piece):
-            pending = piece
-            continue
-        pending = ""
-        if piece:
-            found.append(piece)
-    if pending:
-        found.append(pending)
-    return tuple(one for one in found if len(one) <= MAX_SENTENCE_CHARS)
+    return tuple(one for one in sentences_of(text) if len(one) <= MAX_SENTENCE_CHARS)
 
 
 def clauses(sentence: str) -> list[str]:
