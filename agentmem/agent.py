@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from agentmem.audit.outside import Outside
 from agentmem.audit.recorder import Recorder
@@ -23,29 +23,28 @@ from agentmem.context import Context
 from agentmem.controller import Controller
 from agentmem.errors import InvalidInput, Unsupported
 from agentmem.events import Event, Reply, SessionStarted, Token, TurnKey, Usage
+from agentmem.folders import default_store
 from agentmem.judge import Judge
 from agentmem.memory import Memory
 from agentmem.memory_tools import memory_tools_for
 from agentmem.models.base import ChatModel, Embedder
 from agentmem.models.registry import resolve_embedder, resolve_model
 from agentmem.models.scripted import ScriptedModel
-from agentmem.opening import default_store, load_stored_window, open_window
+from agentmem.modes import ControllerMode, RecallMode
+from agentmem.opening import load_stored_window, open_window
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
 from agentmem.recall import Recall
-from agentmem.recollection import RecallMode, Recollection
+from agentmem.recollection import Recollection
 from agentmem.session import Session
 from agentmem.storage.archive import Archive, SessionRow, Store
-from agentmem.summary import SUMMARY_TOKENS, Summarizer
+from agentmem.summary import Summarizer
 from agentmem.suspension import Suspension
 from agentmem.turn import Generation
 from agentmem.worker import Worker
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-
-ControllerMode = Literal["llm", "scored", "tools", "policy", "off"]
-_MODES: tuple[ControllerMode, ...] = get_args(ControllerMode)
 
 
 class Agent:
@@ -117,8 +116,8 @@ class Agent:
         seed: int = 0,
         stop: Sequence[str] = (),
     ) -> None:
-        _one_of("controller", controller, _MODES)
-        _one_of("recall", recall, ("kv", "text", "off"))
+        _one_of("controller", controller, get_args(ControllerMode))
+        _one_of("recall", recall, get_args(RecallMode))
         limits = Budget(budget) if isinstance(budget, int) else budget
         if controller == "off":
             limits = _only_when_full(limits)
@@ -183,13 +182,8 @@ class Agent:
                     recall=Recall(),
                     kv=asked.kv,
                     let_go=asked.let_go,
-                    summarizer=Summarizer(
-                        model=asked,
-                        part=context.part,
-                        max_tokens=min(SUMMARY_TOKENS, limits.max_tokens // 8),
-                        budget_tokens=limits.max_tokens,
-                        seconds=limits.seconds,
-                        monotonic=outside.monotonic,
+                    summarizer=Summarizer.for_budget(
+                        asked, context.part, limits, monotonic=outside.monotonic
                     ),
                     outside=outside,
                 )
@@ -329,7 +323,7 @@ class Agent:
 
     @recall.setter
     def recall(self, mode: RecallMode) -> None:
-        _one_of("recall", mode, ("kv", "text", "off"))
+        _one_of("recall", mode, get_args(RecallMode))
         with self.memory.outside.act("recall", [mode]):
             self._recollection.mode = mode
 

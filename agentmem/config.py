@@ -11,9 +11,8 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from platformdirs import user_cache_path, user_config_path, user_data_path, user_state_path
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import (
@@ -25,6 +24,8 @@ from pydantic_settings import (
 )
 
 from agentmem.errors import ConfigError, InvalidInput
+from agentmem.folders import config_dir
+from agentmem.modes import ControllerMode, RecallMode
 
 ENV_PREFIX = "AGENTMEM_"
 PROJECT_FILE = "agentmem.toml"
@@ -40,28 +41,6 @@ def _known_format(name: str) -> str:
 
 KVFormat = Annotated[str, AfterValidator(_known_format)]
 """How keys and values are kept; klt may name its bits a channel."""
-ControllerName = Literal["llm", "scored", "tools", "policy", "off"]
-RecallVia = Literal["kv", "text", "off"]
-
-
-def data_dir() -> Path:
-    """Where stores live: `$XDG_DATA_HOME/agentmem`."""
-    return user_data_path("agentmem", appauthor=False)
-
-
-def cache_dir() -> Path:
-    """Where models live: `$XDG_CACHE_HOME/agentmem`."""
-    return user_cache_path("agentmem", appauthor=False)
-
-
-def state_dir() -> Path:
-    """Where the prompt's history lives: `$XDG_STATE_HOME/agentmem`."""
-    return user_state_path("agentmem", appauthor=False)
-
-
-def config_dir() -> Path:
-    """Where the user's `config.toml` lives: `$XDG_CONFIG_HOME/agentmem`."""
-    return user_config_path("agentmem", appauthor=False)
 
 
 def settings_files() -> tuple[Path, ...]:
@@ -85,9 +64,9 @@ class Settings(BaseSettings):
     base_url: str | None = None
     budget: int = Field(2048, gt=0)
     kv: KVFormat = "q8"
-    controller: ControllerName = "llm"
+    controller: ControllerMode = "llm"
     policy: str = Field("mixture", min_length=1)
-    recall: RecallVia = "kv"
+    recall: RecallMode = "kv"
     max_new_tokens: int = Field(256, gt=0)
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)

@@ -16,13 +16,13 @@ from agentmem.facts.extraction import FactExtractor, PatternExtractor
 from agentmem.facts.keeping import FactKeeper
 from agentmem.facts.model_extraction import ModelExtractor
 from agentmem.finder import Finder
-from agentmem.ledger import Summarizer as LedgerSummarizer
+from agentmem.ledger import Summarize
 from agentmem.memory import Memory
 from agentmem.models.base import ChatModel
 from agentmem.models.registry import resolve_model
 from agentmem.models.scripted import ScriptedModel
 from agentmem.storage.archive import Archive
-from agentmem.summary import SUMMARY_TOKENS, Summarizer
+from agentmem.summary import Summarizer
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Resummarizing(Chore):
     """
 
     archive: Archive
-    summarizer: LedgerSummarizer
+    summarizer: Summarize
 
     name = "summarized again"
 
@@ -127,15 +127,9 @@ def chores_for(memory: Memory, model: ChatModel | None) -> list[Chore]:
     """
     if model is not None and not model.capabilities.manages_memory:
         model = None
-    budget = memory.context.budget
-    summarizer = Summarizer(
-        # One that says nothing: sentences stand in.
-        model=model or ScriptedModel(default=""),
-        part=memory.context.part,
-        max_tokens=min(SUMMARY_TOKENS, budget.max_tokens // 8),
-        budget_tokens=budget.max_tokens,
-        seconds=budget.seconds,
-    )
+    # Of a model that says nothing: sentences stand in.
+    writes = model or ScriptedModel(default="")
+    summarizer = Summarizer.for_budget(writes, memory.context.part, memory.context.budget)
     extractor = PatternExtractor() if model is None else ModelExtractor(model)
     return [
         Embedding(memory.finder),

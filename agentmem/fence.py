@@ -12,12 +12,14 @@ messages; not where they stand in a prompt.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from dataclasses import dataclass, field, replace
 
 from agentmem.segment import Message, Segment, Trust
 
 _MARK_BYTES = 4
+_ANY_MARK = re.compile(rf"</?data-[0-9a-f]{{{2 * _MARK_BYTES}}}>")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Fence:
         """The text between two marks that do not occur in it."""
         mark = self._mark(text)
         return f"<data-{mark}>\n{text}\n</data-{mark}>"
+
+    @staticmethod
+    def strip(text: str) -> str:
+        """A text without the marks of any fence, for where it is quoted as data anyway."""
+        return _ANY_MARK.sub("", text)
 
     def messages(self, segment: Segment) -> tuple[Message, ...]:
         """How a segment stands in a prompt: what is below user trust only as fenced data.

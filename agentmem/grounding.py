@@ -77,7 +77,7 @@ def _said(segment: Segment) -> str:
 
 
 def _sequences(text: str) -> set[str]:
-    words = []
+    words: list[str] = []
     for word in TERM.findall(text.casefold()):
         words += pairs_of(word) if is_unspaced(word) else [word]
     runs = zip(*(words[start:] for start in range(_SEQUENCE)), strict=False)

@@ -30,7 +30,7 @@ KEEP_TURNS = 8
 """A segment that was decided to be kept is not offered again for so many turns."""
 _LEAVES = ("drop", "summarize")
 
-Summarizer = Callable[[Sequence[Sequence[Segment]]], Sequence[tuple[Segment, str] | InvalidInput]]
+Summarize = Callable[[Sequence[Sequence[Segment]]], Sequence[tuple[Segment, str] | InvalidInput]]
 """Makes the segment that replaces each group of others, and says who wrote it; or why not."""
 
 
@@ -52,7 +52,7 @@ class Ledger:
         context: Context,
         *,
         kv: KVTier | None,
-        summarizer: Summarizer | None,
+        summarizer: Summarize | None,
     ) -> None:
         self.turn = session.num_turns
         self.turn_key: TurnKey = self.turn

@@ -27,12 +27,12 @@ from agentmem.facts.keeping import FactKeeper
 from agentmem.finder import Finder
 from agentmem.forgetting import Forgetting
 from agentmem.importing import Imported, import_file
-from agentmem.ledger import Ledger, Summarizer
+from agentmem.ledger import Ledger, Summarize
 from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.origin import from_origin
 from agentmem.passages import Passages
 from agentmem.recall import Recall
-from agentmem.segment import Segment, State
+from agentmem.segment import Segment, State, refined
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import Fact, SessionRow, StoredSegment
 from agentmem.undoing import Undoing
@@ -85,7 +85,7 @@ class Memory:
         recall: Recall | None = None,
         kv: KVTier | None = None,
         let_go: Callable[[], None] = lambda: None,
-        summarizer: Summarizer | None = None,
+        summarizer: Summarize | None = None,
         outside: Outside | None = None,
     ) -> None:
         self.outside = outside or Outside()
@@ -171,7 +171,7 @@ class Memory:
 
     def state(self, stored: StoredSegment) -> State:
         """Where a segment lives, the KV tier counted in."""
-        return refined(stored.segment.id, stored.state, self.held_states())
+        return refined(stored.state, self.held_states().get(stored.segment.id))
 
     def held_states(self) -> Mapping[PartKey, State]:
         """Where the KV tier holds each part it knows; empty without one."""
@@ -185,7 +185,7 @@ class Memory:
         held = self.held_states()
         for key in (key for key in held if isinstance(key, int)):
             base: State = "live" if key in self.context else "archived"
-            state = refined(key, base, held)
+            state = refined(base, held[key])
             if state != base and counts.get(base, 0) > 0:
                 counts[base] -= 1
                 counts[state] = counts.get(state, 0) + 1
@@ -208,7 +208,7 @@ class Memory:
                 recalls=entry.stored.recalls,
                 similarity=similarity.get(entry.id),
                 echo=echoes.get(entry.id),
-                state=refined(entry.id, entry.state, states),
+                state=refined(entry.state, states.get(entry.id)),
                 pinned=entry.pinned,
                 protected=self._protection(entry.stored, entry.recalled),
             )
@@ -381,13 +381,3 @@ class Memory:
             "kv_bytes_parked_ram": usage.parked_ram_bytes if usage else 0,
             "kv_bytes_parked_disk": usage.parked_disk_bytes if usage else left_bytes,
         }
-
-
-def refined(segment_id: int, state: State, held: Mapping[PartKey, State]) -> State:
-    """The archive's state as the KV tier refines it: a derived tier adds, it never contradicts."""
-    kv_state = held.get(segment_id)
-    if state == "live" and kv_state == "compressed":
-        return "compressed"
-    if state in ("archived", "summarized") and kv_state == "parked":
-        return "parked"
-    return state

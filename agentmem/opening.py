@@ -1,4 +1,4 @@
-"""Opening a store: where it lies, and loading the window of a session from it."""
+"""Opening a store, and loading the window of a session from it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from agentmem.block import is_block
 from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
 from agentmem.context import Context
 from agentmem.errors import InvalidInput
+from agentmem.folders import default_store
 from agentmem.memory import Memory
 from agentmem.models.base import Embedder, estimate_tokens
 from agentmem.models.registry import resolve_embedder
@@ -22,13 +23,6 @@ from agentmem.storage.archive import Archive, Store
 from agentmem.storage.rows import SessionRow, WindowEntry
 from agentmem.storage.text import normalize_text
 from agentmem.window import load_window
-
-
-def default_store() -> Path:
-    """Where memory lives unless told otherwise: `$XDG_DATA_HOME/agentmem/agentmem.db`."""
-    from platformdirs import user_data_path
-
-    return user_data_path("agentmem") / "agentmem.db"
 
 
 @contextmanager

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 
 from agentmem.decision import Candidate
+from agentmem.fence import Fence
 from agentmem.segment import Trust
 
 _FIRST_CHARS = 28
-_MARK = re.compile(r"</?data-[0-9a-f]{8}>")
-"""What fences text in the window says nothing in a row, where it is quoted anyway."""
 
 
 def quoted_row(candidate: Candidate) -> str:
@@ -23,7 +21,7 @@ def quoted_row(candidate: Candidate) -> str:
     text = segment.text
     whose: str = "summary" if segment.kind == "summary" else segment.role
     if segment.trust < Trust.USER:
-        text, whose = _MARK.sub("", text), f"external {whose}"
+        text, whose = Fence.strip(text), f"external {whose}"
     words = " ".join(text.split())
     first = words if len(words) <= _FIRST_CHARS else words[: _FIRST_CHARS - 1].rstrip() + "…"
     return (

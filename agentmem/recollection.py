@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.asking import only_asks
 from agentmem.events import RecalledSegment, Via
-from agentmem.memory import Memory, refined
-from agentmem.segment import State, Trust
+from agentmem.memory import Memory
+from agentmem.modes import RecallMode
+from agentmem.segment import State, Trust, refined
 from agentmem.storage.rows import StoredSegment
 
-RecallMode = Literal["kv", "text", "off"]
 _MOST_LOOKED_AT = 32
 
 
@@ -83,7 +82,7 @@ class Recollection:
                 used.append(scored.segment_id)
                 continue
             stored = found[scored.segment_id]
-            state = refined(scored.segment_id, stored.state, states)
+            state = refined(stored.state, states.get(scored.segment_id))
             taken = self._place(stored, scored.score, state, until, incoming, used)
             if taken is not None:
                 back.append(taken)

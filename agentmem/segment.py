@@ -17,7 +17,14 @@ from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
 Kind = Literal[
-    "turn", "tool_exchange", "thought", "summary", "document_part", "core_block", "passage"
+    "turn",
+    "tool_exchange",
+    "thought",
+    "summary",
+    "document_part",
+    "instruction",
+    "core_block",
+    "passage",
 ]
 State = Literal["live", "compressed", "parked", "archived", "summarized", "forgotten"]
 Origin = Literal["system", "user", "assistant", "tool", "import", "summary"]
@@ -106,7 +113,8 @@ class Segment:
         origin: who wrote it.
         trust: how far it may be believed.
         created: seconds since the epoch.
-        parents: ids of the segments it was made from (a summary's originals, a part's stub).
+        parents: ids of the segments it was made from (a summary's originals, a part's stub,
+            an instruction's message).
         id: given by the archive, the same in every tier; 0 until then.
         source: of what was imported: the file's SHA-256 in hex, a space, its name.
     """
@@ -173,6 +181,20 @@ MOST_TRUST: Mapping[Origin, Trust] = MappingProxyType(
     }
 )
 """The most that may be had by origin; a summary is bounded by what it was made of."""
+
+
+def refined(state: State, in_kv: State | None) -> State:
+    """The archive's state as the KV tier refines it: a derived tier adds, it never contradicts.
+
+    Args:
+        state: where the archive says a segment lives.
+        in_kv: where the tier holds it; None where it does not.
+    """
+    if state == "live" and in_kv == "compressed":
+        return "compressed"
+    if state in ("archived", "summarized") and in_kv == "parked":
+        return "parked"
+    return state
 
 
 def lowest_trust(segments: Iterable[Segment]) -> Trust:

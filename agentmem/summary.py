@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from agentmem.budget import Budget
 from agentmem.errors import BudgetExceeded, InvalidInput, ModelError
 from agentmem.extract import extract, left_out_terms
 from agentmem.models.base import ChatModel, Completion, Options, Part, complete
@@ -60,6 +61,32 @@ class Summarizer:
     budget_tokens: int
     seconds: float
     monotonic: Callable[[], float] = time.monotonic
+
+    @classmethod
+    def for_budget(
+        cls,
+        model: ChatModel,
+        part: Callable[[Segment], Part],
+        budget: Budget,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> Summarizer:
+        """One whose summaries take at most an eighth of a budget, and no longer than its reviews.
+
+        Args:
+            model: as the class has it.
+            part: how an original stands in a prompt.
+            budget: of the window.
+            monotonic: seconds, for the deadline.
+        """
+        return cls(
+            model=model,
+            part=part,
+            max_tokens=min(SUMMARY_TOKENS, budget.max_tokens // 8),
+            budget_tokens=budget.max_tokens,
+            seconds=budget.seconds,
+            monotonic=monotonic,
+        )
 
     def __call__(self, groups: Sequence[Sequence[Segment]]) -> list[Written | InvalidInput]:
         """One summary of each group of originals, or why there can be none.

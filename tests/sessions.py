@@ -15,7 +15,7 @@ from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.embed import HashEmbedder
 from agentmem.models.scripted import Line, ScriptItem, ToolCalls
 from agentmem.models.scripted import Reply as Said
-from agentmem.recollection import RecallMode
+from agentmem.modes import RecallMode
 from tests.agents import TALK, make_agent
 
 BUDGET = Budget(640, warn_at=0.25, free_to=0.12, reserve=64)

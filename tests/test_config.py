@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentmem.config import Settings, config_dir, data_dir, load_settings
+from agentmem.config import Settings, load_settings
 from agentmem.errors import ConfigError, InvalidInput
+from agentmem.folders import config_dir, data_dir, default_store
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +84,7 @@ def test_a_home_in_the_store_path_is_expanded(home: Path) -> None:
 
 def test_folders_follow_the_xdg_variables(home: Path) -> None:
     assert data_dir() == home / "data" / "agentmem"
+    assert default_store() == data_dir() / "agentmem.db"
     assert config_dir() == home / "config" / "agentmem"
 
 

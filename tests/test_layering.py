@@ -92,6 +92,8 @@ LAYERS = [
         (
             "agentmem",
             *PUBLIC,
+            "agentmem.folders",
+            "agentmem.modes",
             "agentmem.models.setup",
             "agentmem.models.calibrate",
             "agentmem.bench",

@@ -10,8 +10,8 @@ from agentmem import Agent, ScriptedModel
 from agentmem.errors import InvalidInput, SegmentNotFound, StoreFull, UndoBlocked
 from agentmem.models.base import Capabilities
 from agentmem.models.embed import HashEmbedder
+from agentmem.modes import RecallMode
 from agentmem.opening import open_memory
-from agentmem.recollection import RecallMode
 from agentmem.storage.transaction import Transaction
 from tests.agents import make_agent, talk, window
 

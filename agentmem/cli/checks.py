@@ -228,13 +228,13 @@ def _model_fix(error: AgentmemError) -> str:
 
 def check_folders() -> Iterator[Check]:
     """Data, cache, settings and state folders can be written."""
-    from agentmem import config
+    from agentmem import folders
 
     for name, folder in [
-        ("data folder", config.data_dir()),
-        ("cache folder", config.cache_dir()),
-        ("settings folder", config.config_dir()),
-        ("state folder", config.state_dir()),
+        ("data folder", folders.data_dir()),
+        ("cache folder", folders.cache_dir()),
+        ("settings folder", folders.config_dir()),
+        ("state folder", folders.state_dir()),
     ]:
         yield check_folder(name, folder)
 

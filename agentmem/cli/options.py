@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from agentmem.modes import ControllerMode, RecallMode
 
 if TYPE_CHECKING:
     from agentmem import Agent, Archive, Memory
@@ -44,14 +46,14 @@ KV = Annotated[
     ),
 ]
 Controller = Annotated[
-    Literal["llm", "scored", "tools", "policy", "off"] | None,
+    ControllerMode | None,
     typer.Option("--controller", help="Who decides what to keep, summarize or drop."),
 ]
 Policy = Annotated[
     str | None, typer.Option("--policy", metavar="NAME", help="The policy that finishes the job.")
 ]
 RecallVia = Annotated[
-    Literal["kv", "text", "off"] | None,
+    RecallMode | None,
     typer.Option("--recall", help="How what was said before comes back."),
 ]
 MaxNewTokens = Annotated[
@@ -161,6 +163,6 @@ def open_archive(store: Path | None, user: str | None) -> Iterator[Archive]:
 
 def store_path(chosen: Settings) -> Path:
     """Where the store is, or would be."""
-    from agentmem.config import data_dir
+    from agentmem.folders import default_store
 
-    return chosen.store or data_dir() / "agentmem.db"
+    return chosen.store or default_store()
