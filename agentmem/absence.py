@@ -34,6 +34,11 @@ def absence(stored: StoredSegment, around: Surroundings) -> list[str]:
         lines.append("Another system prompt took its place; only one is in force.")
     elif segment.kind == "thought":
         lines.append("What a model thought is kept to explain its reply; it is never read again.")
+    elif segment.kind == "instruction":
+        lines.append(
+            f"It repeats what segment {segment.parents[0]} asks for from then on; it is in the "
+            "window only while it is pinned."
+        )
     elif around.stub:
         where = "in the window" if around.stub_in_window else "not in the window either"
         lines.append(

@@ -20,7 +20,7 @@ from agentmem.import_plain import check_length, imported_segment
 from agentmem.segment import Kind, Message, Origin, Role, Segment, State, ToolCall, Trust
 
 FORMAT = 1
-_UNSEARCHABLE = ("core_block", "thought")
+_UNSEARCHABLE = ("core_block", "thought", "instruction")
 _LEFT_OUT = ("decision", "recording", "block", "block_edit", "fact")
 _T = TypeVar("_T")
 

@@ -89,11 +89,11 @@ class StandingPins:
         return bool(pins) and pins[0].decision.maker == MAKER
 
     def _what_to_pin(self, user: StoredSegment, quote: str, limit: int) -> Segment:
-        """The message; of a long one only the sentences, as a part of it."""
+        """The message; of a long one only the sentences, as a segment made of it."""
         context = self.memory.context
         said = Segment(
             (Message("user", quote),),
-            kind="document_part",
+            kind="instruction",
             created=user.segment.created,
             parents=(user.segment.id,),
             trust=user.segment.trust,

@@ -149,6 +149,21 @@ def test_of_a_long_message_only_the_instruction_is_pinned(tmp_path: Path) -> Non
         assert pins(agent) == []
 
 
+def test_what_was_pinned_of_a_long_message_says_what_it_is_and_is_forgotten_alone(
+    tmp_path: Path,
+) -> None:
+    with make_agent(tmp_path, budget=1000) as agent:
+        story = "We walked along the river and looked at the boats for a while. " * 8
+        (pin,) = decided(agent, f"{story}From now on answer in French.")
+        (part,) = pin.segments
+        agent.memory.undo()
+        why = str(agent.memory.why(part))
+        assert "It repeats what segment 2 asks for" in why and "document" not in why
+        assert agent.memory.forget(part)["made_of_it"] == []
+        assert agent.memory.segment(2).segment.text.startswith("We walked")
+        assert [one.segment.id for one in agent.memory.turn_segments(1)] == [2, 3]
+
+
 def test_an_instruction_that_is_not_the_users_own_pins_nothing(tmp_path: Path) -> None:
     with make_agent(tmp_path) as agent:
         agent.chat("Hello there.")
