@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,10 +109,9 @@ class Finder:
             and (among is None or scored.segment_id in among)
         ]
 
-    def similarity(self, vector: NDArray[np.float32]) -> dict[int, float]:
-        """Cosine similarity of every embedded segment to a vector, by id."""
-        ids, cosines = self._vectors.scores(vector)
-        return dict(zip(ids.tolist(), cosines.tolist(), strict=True))
+    def similarity(self, vector: NDArray[np.float32], ids: Iterable[int]) -> dict[int, float]:
+        """Cosine similarity to a vector, by id, of those of these segments that have one."""
+        return self._vectors.scores_of(vector, ids)
 
     def between(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
         """Cosine similarity of segments to each other; None where one has no vector yet."""
@@ -121,4 +120,7 @@ class Finder:
     def near(self, segment_id: int) -> dict[int, float]:
         """Cosine similarity of every embedded segment to one of them, by id."""
         _, vectors = self._archive.embeddings(self._embedder.name, [segment_id])
-        return self.similarity(vectors[0]) if len(vectors) else {}
+        if not len(vectors):
+            return {}
+        ids, cosines = self._vectors.scores(vectors[0])
+        return dict(zip(ids.tolist(), cosines.tolist(), strict=True))

@@ -163,11 +163,7 @@ class Memory:
 
     def turn_segments(self, turn: int) -> list[StoredSegment]:
         """What was said in a turn of this session, in order: messages and tool exchanges."""
-        return [
-            stored
-            for stored in self.archive.session_segments(self.session.id)
-            if stored.turn == turn and stored.segment.kind in ("turn", "tool_exchange")
-        ]
+        return self.archive.turn_segments(self.session.id, turn, ("turn", "tool_exchange"))
 
     def state(self, stored: StoredSegment) -> State:
         """Where a segment lives, the KV tier counted in."""
@@ -194,7 +190,8 @@ class Memory:
     def candidates(self, vector: NDArray[np.float32] | None = None) -> list[Candidate]:
         """Every segment of the window with its evidence, in order."""
         attention = self.kv.attention() if self.kv is not None else {}
-        similarity = {} if vector is None else self.finder.similarity(vector)
+        ids = [entry.id for entry in self.context.entries]
+        similarity = {} if vector is None else self.finder.similarity(vector, ids)
         states = self.held_states()
         echoes = self._echoes()
         return [

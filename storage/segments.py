@@ -11,7 +11,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from agentmem.errors import InvalidInput
-from agentmem.segment import MOST_TRUST, Message, Origin, Segment, State, ToolCall, Trust
+from agentmem.segment import MOST_TRUST, Kind, Message, Origin, Segment, State, ToolCall, Trust
 from agentmem.storage import encoding, faults
 from agentmem.storage.ids import as_ids, is_id, not_found, portions
 from agentmem.storage.rows import StoredSegment
@@ -176,6 +176,24 @@ def of_session(
         .where(segments.c.session_id == session_id, segments.c.id > after)
         .order_by(segments.c.id)
         .limit(limit)
+    )
+    return assemble(connection, connection.execute(query).all())
+
+
+def of_turn(
+    connection: Connection, user_id: int, session_id: int, turn: int, kinds: Sequence[Kind]
+) -> list[StoredSegment]:
+    """A turn's segments of these kinds, by id."""
+    if not is_id(session_id) or not (turn == 0 or is_id(turn)):
+        return []
+    query = (
+        select_segments(user_id)
+        .where(
+            segments.c.session_id == session_id,
+            segments.c.turn == turn,
+            segments.c.kind.in_(kinds),
+        )
+        .order_by(segments.c.id)
     )
     return assemble(connection, connection.execute(query).all())
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from agentmem.errors import InvalidInput
-from agentmem.segment import Origin, State
+from agentmem.segment import Kind, Origin, State
 from agentmem.storage import (
     blocks,
     changes,
@@ -247,6 +247,13 @@ class Archive:
     def session_segments(self, session_id: int) -> list[StoredSegment]:
         """All segments of a session, by id."""
         return [stored for page in self.session_pages(session_id) for stored in page]
+
+    def turn_segments(
+        self, session_id: int, turn: int, kinds: Sequence[Kind]
+    ) -> list[StoredSegment]:
+        """The segments of these kinds that a turn of a session has, by id."""
+        with self._read() as (connection, user_id):
+            return segments.of_turn(connection, user_id, session_id, turn, kinds)
 
     def session_pages(
         self, session_id: int, page_size: int = _PAGE

@@ -6,7 +6,7 @@ is checked here before it gets in: shape, dtype, finite, not zero, ids unique.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,25 @@ class VectorIndex(DerivedIndex):
             _, found, ids = self._index.range_search(query, -2.0)
         order = np.argsort(ids)
         return ids[order], np.clip(found[order], -1.0, 1.0)
+
+    def scores_of(self, vector: NDArray[np.float32], ids: Iterable[int]) -> dict[int, float]:
+        """Cosine similarity of some segments to a vector, by id; those without one are left out.
+
+        Args:
+            vector: as `scores` has it.
+            ids: whatever they are.
+
+        Raises:
+            InvalidInput: as `scores`.
+        """
+        query = _unit(check_vector(vector, self.dim)[None, :])[0]
+        with self._lock:
+            self.apply()
+            return {
+                one: min(1.0, max(-1.0, float(self._index.reconstruct(one) @ query)))
+                for one in ids
+                if one in self._ids
+            }
 
     def between(self, pairs: Sequence[tuple[int, int]]) -> list[float | None]:
         """Cosine similarity of segments to each other, pair by pair; None without two vectors."""

@@ -1,17 +1,25 @@
 """Memory: every decision is explained, and every decision can be taken back."""
 
 import random
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from sqlalchemy import Connection
 
 from agentmem import Agent, ScriptedModel
 from agentmem.errors import InvalidInput, SegmentNotFound, StoreFull, UndoBlocked
 from agentmem.models.base import Capabilities
 from agentmem.models.embed import HashEmbedder
+from agentmem.models.scripted import ToolCalls
 from agentmem.modes import RecallMode
 from agentmem.opening import open_memory
+from agentmem.storage import segments
+from agentmem.storage.rows import StoredSegment
 from agentmem.storage.transaction import Transaction
 from tests.agents import make_agent, talk, window
 
@@ -190,6 +198,51 @@ def test_the_system_prompt_cannot_be_dropped_or_forgotten(agent: Agent) -> None:
 def test_an_unknown_segment_is_named(agent: Agent, verb: str) -> None:
     with pytest.raises(SegmentNotFound, match="999"):
         getattr(agent.memory, verb)(999)
+
+
+def test_a_turn_is_read_without_the_rest_of_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look() -> str:
+        """Look."""
+        return "nothing"
+
+    model = ScriptedModel([ToolCalls.of("look"), "Nothing."])
+    with make_agent(tmp_path, model, tools=[look], budget=1000) as agent:
+        agent.chat("Look around. " + "Here is a long story that has no end. " * 100)
+        agent.chat("And now?")
+        read: list[int] = []
+        assemble = segments.assemble
+
+        def counting(connection: Connection, rows: Sequence[Any]) -> list[StoredSegment]:
+            read.append(len(rows))
+            return assemble(connection, rows)
+
+        monkeypatch.setattr(segments, "assemble", counting)
+        first = agent.memory.turn_segments(1)
+        assert [one.segment.kind for one in first] == ["turn", "tool_exchange", "turn"]
+        assert [one.segment.role for one in agent.memory.turn_segments(2)] == ["user", "assistant"]
+        assert agent.memory.turn_segments(9) == agent.memory.turn_segments(2**70) == []
+        assert read == [3, 2, 0]
+
+
+def test_a_review_compares_only_what_is_in_the_window(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 30)
+        finder = agent.memory.finder
+        vector = finder.embed("apples")
+        window_ids = {entry.id for entry in agent.context}
+        asked: list[int] = []
+        similarity = finder.similarity
+
+        def noting(vector: NDArray[np.float32], ids: Iterable[int]) -> dict[int, float]:
+            asked.extend(ids)
+            return similarity(vector, asked)
+
+        finder.similarity = noting  # type: ignore[method-assign]
+        candidates = agent.memory.candidates(vector)
+        assert set(asked) == window_ids
+        assert any(one.similarity is not None for one in candidates)
 
 
 def test_why_names_evidence_runner_up_and_what_would_have_kept_it(tmp_path: Path) -> None:

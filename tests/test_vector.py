@@ -61,6 +61,17 @@ def test_segments_are_compared_to_each_other_where_both_have_vectors(archive: Ar
     assert found[2] is None and index.between([]) == []
 
 
+def test_some_segments_are_compared_to_a_vector_as_all_are(archive: Archive) -> None:
+    ids = put(archive, vectors(5))
+    index = VectorIndex(archive, "space", DIM)
+    query = vectors(1, seed=9)[0]
+    found = index.scores_of(query, [ids[3], 10**6, ids[0]])
+    known, cosines = index.scores(query)
+    expected = {one: float(cosines[known.tolist().index(one)]) for one in (ids[3], ids[0])}
+    assert list(found) == [ids[3], ids[0]] and found == pytest.approx(expected, abs=1e-6)
+    assert VectorIndex(archive, "other", DIM).scores_of(query, ids) == {}
+
+
 def test_scores_are_the_cosines_of_all_vectors_by_id(archive: Archive) -> None:
     rows = vectors(50) * np.float32(37.0)
     ids = put(archive, rows)
