@@ -30,7 +30,7 @@ from agentmem.memory_tools import memory_tools_for
 from agentmem.models.base import ChatModel, Embedder
 from agentmem.models.registry import resolve_embedder, resolve_model
 from agentmem.models.scripted import ScriptedModel
-from agentmem.modes import ControllerMode, RecallMode
+from agentmem.modes import ControllerMode, RecallMode, SummaryMode
 from agentmem.opening import load_stored_window, open_window
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
@@ -74,6 +74,8 @@ class Agent:
         memory_tools: let the model edit its core memory, search what was said and keep notes, by
             tools; None leaves it to models that say they can, where the budget has room.
         pin_instructions: pin standing instructions and preferences when the user states them.
+        summaries: who writes them: "model", "extract" (sentences of the originals), or "auto": the
+            model, but for local ones below a billion parameters, whose summaries keep less.
         background: consolidate memory in a thread of its own between turns: vectors of imports,
             facts that the model reads, summaries that forgetting took away.
         base_url, api_key: of an OpenAI-compatible endpoint.
@@ -104,6 +106,7 @@ class Agent:
         tools: Sequence[Callable[..., Any]] = (),
         memory_tools: bool | None = None,
         pin_instructions: bool = True,
+        summaries: SummaryMode = "auto",
         background: bool = False,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -118,6 +121,7 @@ class Agent:
     ) -> None:
         _one_of("controller", controller, get_args(ControllerMode))
         _one_of("recall", recall, get_args(RecallMode))
+        _one_of("summaries", summaries, get_args(SummaryMode))
         limits = Budget(budget) if isinstance(budget, int) else budget
         if controller == "off":
             limits = _only_when_full(limits)
@@ -170,6 +174,7 @@ class Agent:
                 "dim": embeds.dim,
                 "memory_tools": memory_tools,
                 "pin_instructions": pin_instructions,
+                "summaries": summaries,
                 "generation": asdict(generation),
             }
             with outside.opening(settings):
@@ -183,7 +188,7 @@ class Agent:
                     kv=asked.kv,
                     let_go=asked.let_go,
                     summarizer=Summarizer.for_budget(
-                        asked, context.part, limits, monotonic=outside.monotonic
+                        asked, context.part, limits, mode=summaries, monotonic=outside.monotonic
                     ),
                     outside=outside,
                 )

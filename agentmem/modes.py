@@ -1,4 +1,4 @@
-"""How an agent decides and recalls, by name."""
+"""How an agent decides, recalls and summarizes, by name."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ from typing import Literal
 
 ControllerMode = Literal["llm", "scored", "tools", "policy", "off"]
 RecallMode = Literal["kv", "text", "off"]
+SummaryMode = Literal["auto", "model", "extract"]

@@ -18,6 +18,7 @@ from agentmem.budget import Budget
 from agentmem.errors import BudgetExceeded, InvalidInput, ModelError
 from agentmem.extract import extract, left_out_terms
 from agentmem.models.base import ChatModel, Completion, Options, Part, complete
+from agentmem.modes import SummaryMode
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, lowest_trust
 from agentmem.sentences import is_ended, sentences_of
@@ -52,6 +53,7 @@ class Summarizer:
         max_tokens: of a summary, all that stands around its text included.
         budget_tokens: of any forward.
         seconds: that the model may take for all of them; then sentences stand in.
+        asks_model: whether the model writes; else sentences of the originals do.
         monotonic: seconds, for the deadline.
     """
 
@@ -60,6 +62,7 @@ class Summarizer:
     max_tokens: int
     budget_tokens: int
     seconds: float
+    asks_model: bool = True
     monotonic: Callable[[], float] = time.monotonic
 
     @classmethod
@@ -69,6 +72,7 @@ class Summarizer:
         part: Callable[[Segment], Part],
         budget: Budget,
         *,
+        mode: SummaryMode = "auto",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> Summarizer:
         """One whose summaries take at most an eighth of a budget, and no longer than its reviews.
@@ -77,6 +81,7 @@ class Summarizer:
             model: as the class has it.
             part: how an original stands in a prompt.
             budget: of the window.
+            mode: "model" or "extract" says who writes; "auto" lets the model where it can.
             monotonic: seconds, for the deadline.
         """
         return cls(
@@ -85,6 +90,7 @@ class Summarizer:
             max_tokens=min(SUMMARY_TOKENS, budget.max_tokens // 8),
             budget_tokens=budget.max_tokens,
             seconds=budget.seconds,
+            asks_model=mode == "model" or (mode == "auto" and model.capabilities.writes_summaries),
             monotonic=monotonic,
         )
 
@@ -142,7 +148,7 @@ class Summarizer:
 
     def _by_model(self, chunk: Sequence[Segment], share: int, asking: _Asking) -> str:
         """What the model says of the originals, whole sentences within its share; "" if nothing."""
-        if share < _MIN_TEXT_TOKENS:
+        if not self.asks_model or share < _MIN_TEXT_TOKENS:
             return ""
         completion = asking.ask(chunk, share)
         if completion is None or MARK in completion.text:

@@ -3,13 +3,15 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from agentmem.budget import Budget
 from agentmem.errors import InvalidInput, ModelUnavailable
-from agentmem.models.base import ChatModel, Options, Part
+from agentmem.models.base import Capabilities, ChatModel, Options, Part
 from agentmem.models.scripted import ScriptedModel
+from agentmem.modes import SummaryMode
 from agentmem.segment import Message, Segment, Trust
 from agentmem.summary import MARK, Summarizer, tells_of
 
@@ -48,6 +50,23 @@ def summary_by(
     [written] = summarizer(model, **settings)([segments])
     assert not isinstance(written, InvalidInput)
     return written
+
+
+def test_a_model_that_says_it_is_too_small_is_not_asked_unless_it_is_told_to_write() -> None:
+    small = ScriptedModel(
+        default="They spoke of Oslo and the harbour.",
+        capabilities=Capabilities(writes_summaries=False),
+    )
+    budget = Budget(2048)
+    written = {
+        mode: Summarizer.for_budget(small, as_it_is, budget, mode=mode)([ORIGINALS])[0]
+        for mode in get_args(SummaryMode)
+    }
+    writers = {mode: one[1] for mode, one in written.items() if isinstance(one, tuple)}
+    assert writers == {"auto": "extract", "model": "scripted", "extract": "extract"}
+    able = ScriptedModel(default="They spoke of Oslo and the harbour.")
+    one = Summarizer.for_budget(able, as_it_is, budget)([ORIGINALS])[0]
+    assert isinstance(one, tuple) and one[1] == "scripted"
 
 
 def test_a_summary_points_to_its_originals_and_has_their_least_trust() -> None:

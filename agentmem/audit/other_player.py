@@ -171,6 +171,7 @@ class OtherPlayer(Player):
             system_prompt=settings["system_prompt"],
             memory_tools=settings["memory_tools"],
             pin_instructions=settings["pin_instructions"],
+            summaries=settings["summaries"],
             tools=self._otherwise.recorded_tools(settings["tools"]),
             embedder=ReplayEmbedder(self._otherwise, settings["embedder"], settings["dim"]),
         )

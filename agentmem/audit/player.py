@@ -185,6 +185,7 @@ class Player:
             system_prompt=settings["system_prompt"],
             memory_tools=settings["memory_tools"],
             pin_instructions=settings["pin_instructions"],
+            summaries=settings["summaries"],
             tools=self._playback.recorded_tools(settings["tools"]),
             **common,
             **generation,

@@ -98,6 +98,7 @@ def open_agent(model: str | ChatModel, threads: int | None = None) -> Iterator[A
             recall="off",
             memory_tools=False,
             pin_instructions=False,
+            summaries="model",
             embedder="hash",
             threads=threads,
         ) as agent,

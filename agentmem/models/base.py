@@ -131,6 +131,8 @@ class Capabilities:
     """User and assistant must take turns; the model's adapter sees to it."""
     manages_memory: bool = False
     """It is fit to edit and search its memory by tools of its own accord."""
+    writes_summaries: bool = True
+    """Its summaries keep more than sentences taken from the originals."""
     caches_prefix: bool = False
     """An unchanged beginning of the prompt is cheaper."""
     context_tokens: int = 0

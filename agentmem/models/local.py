@@ -48,6 +48,9 @@ from agentmem.storage.kv_parking import Parking
 _RESERVED = "~"
 """Keys of what a template or the engine adds begin with this."""
 
+SUMMARIZES_FROM_PARAMETERS = 1_000_000_000
+"""A smaller model keeps fewer facts than sentences would: see `agentmem bench summaries`."""
+
 
 class LocalModel(ChatModel):
     """Answers one conversation. The weights are shared with every other one of the process.
@@ -103,6 +106,7 @@ class LocalModel(ChatModel):
             has_logits=True,
             calls_tools=True,
             alternates_roles=template is None or template.alternates,
+            writes_summaries=loaded.model.num_parameters() >= SUMMARIZES_FROM_PARAMETERS,
             caches_prefix=True,
             context_tokens=loaded.context_tokens,
         )
