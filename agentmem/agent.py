@@ -218,7 +218,7 @@ class Agent:
             )
             self._resting: Callable[[], AbstractContextManager[None]] = nullcontext
             if background:
-                worker = Worker(chores_for(memory, self.model), apart=outside.apart)
+                worker = Worker(chores_for(memory, self.model))
                 stack.callback(worker.close)
                 self._resting = worker.resting
             self._stack = stack.pop_all()

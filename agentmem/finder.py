@@ -100,7 +100,8 @@ class Finder:
         query = normalize_text(query)
         if not query.strip():
             raise InvalidInput("`query` must not be empty.")
-        while self.embed_pending():
+        # In the middle of somebody's turn nothing changes: what is new is found by its words.
+        while not self._outside.turnstile.is_others and self.embed_pending():
             pass
         return [
             scored

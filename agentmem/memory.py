@@ -123,7 +123,8 @@ class Memory:
         """
         if not 1 <= k <= 1000:
             raise InvalidInput(f"`k` must lie in 1..1000: got {k}.")
-        ranked = self.finder.search(query)[:k]
+        with self.outside.turnstile.apart():
+            ranked = self.finder.search(query)[:k]
         stored = self.archive.segments([scored.segment_id for scored in ranked])
         return [
             Hit(
@@ -329,7 +330,8 @@ class Memory:
 
     def import_file(self, path: str | Path, *, trusted: bool = False) -> Imported:
         """Archive a file; see `agentmem.import_file`."""
-        return import_file(self.archive, path, trusted=trusted)
+        with self.outside.turnstile.apart():
+            return import_file(self.archive, path, trusted=trusted)
 
     def why(self, segment_id: int) -> Explanation:
         """Why a segment is where it is, in words: decisions with their evidence, or what it is.

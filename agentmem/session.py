@@ -127,6 +127,7 @@ class Session:
 
         Raises:
             InvalidInput: the text is empty or longer than 16 MiB, or the turn had another text.
+            SessionBusy: another turn is being answered, or somebody is acting on memory.
         """
         text, key = _checked(text), None if turn is None else str(turn)
         num_events = 0
@@ -137,7 +138,8 @@ class Session:
             for event in events:
                 num_events += not isinstance(event, Token)
                 try:
-                    yield event
+                    with self.memory.outside.turnstile.apart():
+                        yield event
                 except GeneratorExit:
                     self.memory.outside.left(num_events, at_word=isinstance(event, Token))
                     raise

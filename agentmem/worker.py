@@ -7,8 +7,8 @@ turn has ended. Closing waits for the step that runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from agentmem.consolidation import Chore, consolidate
 
@@ -18,17 +18,10 @@ class Worker:
 
     Args:
         chores: what there is to do.
-        apart: inside, what the thread does is part of no turn.
     """
 
-    def __init__(
-        self,
-        chores: Sequence[Chore],
-        *,
-        apart: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
+    def __init__(self, chores: Sequence[Chore]) -> None:
         self._chores = chores
-        self._apart = apart
         self._idle = threading.Event()
         self._wake = threading.Event()
         self._stopping = False
@@ -60,8 +53,7 @@ class Worker:
             self._wake.clear()
             if self._stopping:
                 return
-            with self._apart():
-                consolidate(self._chores, go_on=self._may_go_on)
+            consolidate(self._chores, go_on=self._may_go_on)
 
     def _may_go_on(self) -> bool:
         self._idle.wait()

@@ -198,7 +198,7 @@ def test_where_others_moved_its_segments_the_log_begins_anew(tmp_path: Path) -> 
         with agent.memory.archive.write() as transaction:
             transaction.set_state([3], "archived")
         talk(agent, 1)
-        with agent.memory.outside.apart(), agent.memory.archive.write() as transaction:
+        with agent.memory.archive.write() as transaction:
             note = Segment((Message("user", "Made between turns."),), kind="summary", parents=(2,))
             transaction.add_segment(agent.memory.session.id, 4, note, state="archived")
         agent.memory.pin(2)
