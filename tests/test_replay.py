@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,29 @@ def test_core_memory_facts_and_imports_from_elsewhere_are_taken_over(tmp_path: P
         locker = [fact for fact in store.for_user("default").facts() if "locker" in fact.subject]
     assert {fact.value for fact in locker} >= {"111", "222", "333", "444"}
     assert "reader" in {source.written_by for fact in locker for source in fact.sources}
+
+
+def test_an_edit_that_another_session_came_before_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_agent(tmp_path) as agent, make_agent(tmp_path, session="work") as other:
+        talk(agent, 1)
+        talk(other, 1)
+        write = agent.memory.archive.write
+
+        def overtaken(**options: Any) -> Any:
+            monkeypatch.undo()
+            other.memory.blocks.append("human", "Has a dog.")
+            return write(**options)
+
+        monkeypatch.setattr(agent.memory.archive, "write", overtaken)
+        block = agent.memory.blocks.append("human", "Is called Ann.")
+        assert block.text == "Has a dog.\nIs called Ann."
+        talk(agent, 1)
+        talk(other, 1)
+    for session in ("default", "work"):
+        came_to = replayed(tmp_path, session)
+        assert came_to.same and came_to.begins_after == 0, came_to.difference
 
 
 def test_where_others_moved_its_segments_the_log_begins_anew(tmp_path: Path) -> None:

@@ -96,6 +96,9 @@ class Outside:
         with self.turnstile.enter(f"somebody acts on its memory ({action})"):
             yield
 
+    def look_again(self) -> None:
+        """In the middle of an input it was seen that others had changed something first."""
+
     def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
         """What is read for facts now: it depends on what others have read."""
         return find()

@@ -99,6 +99,11 @@ class Playback(Outside):
             raise RuntimeError(text)
         return str(text)
 
+    def look_again(self) -> None:
+        """In the middle of an input others had changed something first."""
+        assert self.target is not None, "a session is open"
+        self.catch_up(self.target, self.reel.elsewhere(), self.reel.coming_changes)
+
     def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
         """What was read for facts."""
         assert self.target is not None, "a session is open"
@@ -153,7 +158,8 @@ class Playback(Outside):
         if not facts and not blocks and newest <= self._seen:
             return
         known = known_statements(target, facts)
-        with target.write() as transaction:
+        # It is no commit of the log's: nobody observes it.
+        with target.write(derived=True) as transaction:
             self.take_over(transaction, newest)
             add_blocks(transaction, self._source, self._session, blocks)
             add_statements(transaction, self._source, [one for one in facts if one not in known])

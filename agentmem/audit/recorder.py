@@ -29,6 +29,7 @@ from agentmem.audit.recorded import RecordingModel, recorded_tool
 from agentmem.audit.tape import Record, part_hash, request_hash, said
 from agentmem.models.base import ChatModel, Completion, Options, Part
 from agentmem.storage.archive import Archive, Counters, SessionRow, StoredSegment, Transaction
+from agentmem.storage.rows import Elsewhere
 
 
 class Recorder(Outside):
@@ -137,6 +138,14 @@ class Recorder(Outside):
                 transaction.end_log(self._session.id)
         if others.in_session or self._broken:
             return None
+        return self._news(others)
+
+    def look_again(self) -> None:
+        """In the middle of an input it was seen that others had changed something first."""
+        self._pending += self._news(self._archive.elsewhere(self._session.id))
+
+    def _news(self, others: Elsewhere) -> list[Record]:
+        """What of core memory and facts is other than when it was looked at last."""
         found: list[Record] = []
         blocks = [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks]
         if blocks != self._blocks:
