@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from agentmem import (
     replay,
     state_hash,
 )
+from agentmem.audit import recorder
 from agentmem.cli.export import rows
 from agentmem.errors import InvalidInput, ModelUnavailable, ReplayDiverged, StoreCorrupt
 from agentmem.facts.model_extraction import ModelExtractor
@@ -547,6 +549,40 @@ def test_a_store_of_an_older_agentmem_is_replayed_from_where_its_log_begins(
         agent.memory.undo()
     came_to = replayed(tmp_path)
     assert came_to.same and (came_to.turns, came_to.begins_after) == (3, 2)
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_where_a_log_begins_is_read_before_the_write_and_again_if_it_was_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_overtaken: bool
+) -> None:
+    with make_agent(tmp_path) as agent, make_agent(tmp_path, session="work") as other:
+        talk(agent, 3)
+        agent.memory.forget(3)
+        archive, writing, read_while_writing = agent.memory.archive, [False], []
+        write, state_of = archive.write, recorder.state_of
+
+        @contextmanager
+        def watched(**options: Any) -> Iterator[Any]:
+            writing[0] = True
+            with write(**options) as transaction:
+                yield transaction
+            writing[0] = False
+
+        def looked(*of: Any) -> Any:
+            state = state_of(*of)
+            read_while_writing.append(writing[0])
+            if is_overtaken and len(read_while_writing) == 1:
+                other.memory.pin(4)
+            return state
+
+        monkeypatch.setattr(archive, "write", watched)
+        monkeypatch.setattr(recorder, "state_of", looked)
+        talk(agent, 1)
+        assert read_while_writing == [False, True][: 1 + is_overtaken]
+        assert agent.memory.segment(4).pinned is is_overtaken
+        monkeypatch.undo()
+    came_to = replayed(tmp_path)
+    assert came_to.same and came_to.begins_after == 3, came_to.difference
 
 
 # Costs, and what it leaves alone

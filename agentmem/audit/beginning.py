@@ -18,22 +18,17 @@ ELSEWHERE = "(other sessions)"
 
 def state_of(archive: Archive, session: SessionRow) -> dict[str, Any] | None:
     """The state of a session as plain JSON; None where nothing was said in it yet."""
-    stored = archive.session_segments(session.id)
-    now = next(row for row in archive.sessions() if row.id == session.id)
-    if not stored and not now.num_turns:
+    now = archive.snapshot(session.id)
+    if not now.segments and not now.num_turns:
         return None
-    decisions = archive.decisions(session_id=session.id, limit=1)
     others = archive.elsewhere(session.id, ever=True)
     return {
         "turns": now.num_turns,
-        "unanswered": [turn.number for turn in archive.turns(session.id) if turn.reply is None],
-        "decisions": decisions[0].id if decisions else 0,
+        "unanswered": list(now.unanswered),
+        "decisions": now.last_decision,
         "settings": dict(now.settings),
-        "window": [list(asdict(entry).values()) for entry in archive.window(session.id)],
-        "segments": [
-            [s.segment.id, s.state, int(s.pinned), s.kept_until, s.recalls, s.used_turn]
-            for s in stored
-        ],
+        "window": [list(asdict(entry).values()) for entry in now.window],
+        "segments": [list(one) for one in now.segments],
         "blocks": [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks],
         "facts": [list(one) for one in others.stated],
     }

@@ -50,6 +50,9 @@ class Recorder(Outside):
         """The log's newest row; None until it was looked for."""
         self._before: Counters | None = None
         self._state: dict[str, Any] | None = None
+        """Where the log begins, if it has no row yet."""
+        self._state_at = -1
+        """The store's newest change when that was read."""
         self._broken = False
         """The log does not lead to where the session is: it must begin anew."""
         self._is_working = False
@@ -122,6 +125,9 @@ class Recorder(Outside):
             if record is not self._opening:
                 self._begin_anew()
             elsewhere = []
+        if not self._newest:
+            # Here, where nobody waits for the store: a long session takes its time.
+            self._read_state()
         self._pending += [record, *elsewhere]
         try:
             yield
@@ -271,7 +277,13 @@ class Recorder(Outside):
         if before.recording != self._newest:
             # Another process forgot something: the log ends, in the middle of what we do.
             self._broken = True
-        elif not self._newest:
+        elif not self._newest and before.changes != self._state_at:
+            self._read_state()
+
+    def _read_state(self) -> None:
+        counted = self._archive.counters(self._session.id)
+        if not counted.recording:
+            self._state_at = counted.changes
             self._state = state_of(self._archive, self._session)
 
     def end(self, transaction: Transaction) -> None:
