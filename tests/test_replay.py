@@ -30,6 +30,7 @@ from agentmem import (
     state_hash,
 )
 from agentmem.audit import recorder
+from agentmem.audit.reel import Reel
 from agentmem.cli.export import rows
 from agentmem.errors import InvalidInput, ModelUnavailable, ReplayDiverged, StoreCorrupt
 from agentmem.facts.model_extraction import ModelExtractor
@@ -38,7 +39,7 @@ from agentmem.models.embed import HashEmbedder
 from agentmem.models.scripted import Line
 from agentmem.policies import POLICIES
 from agentmem.policies.window import WindowPolicy
-from agentmem.storage.archive import Archive
+from agentmem.storage.archive import Archive, Counters, RecordingRow
 from agentmem.storage.recordings import pack, unpack
 from tests.agents import make_agent, talk
 from tests.cli_run import ROOT
@@ -599,6 +600,33 @@ def test_the_log_grows_by_a_few_hundred_bytes_a_turn(tmp_path: Path) -> None:
             sizes.append(size)
     slopes = [(b - a) / 6 for a, b in zip(sizes, sizes[1:], strict=False)]
     assert max(slopes) < 400 and max(slopes) < 1.5 * min(slopes) + 100, slopes
+
+
+class Counted(list[Any]):
+    """Counts how many of its items are read."""
+
+    num_read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.num_read += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_a_log_is_played_in_time_linear_to_its_length() -> None:
+    def items_read(num_turns: int) -> int:
+        records = (["turn", None, False, 1], ["clock", 1], ["unread", [1]])
+        rows = [RecordingRow(at, 0.0, Counters(0, 0, 0, 0), 0, records) for at in range(num_turns)]
+        reel = Reel(rows)
+        items = reel._items = Counted(reel._items)
+        while reel.input() is not None:
+            assert reel.elsewhere() == [] and reel.coming_changes == 0 and reel.left() is None
+            reel.take("clock")
+            reel.take("unread")
+            assert reel.coming() is reel.commit()
+        return items.num_read
+
+    assert items_read(200) < 2.1 * items_read(100)
 
 
 def test_a_replay_loads_no_model_and_changes_nothing(dull: Path) -> None:
