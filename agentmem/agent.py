@@ -79,6 +79,7 @@ class Agent:
         base_url, api_key: of an OpenAI-compatible endpoint.
         threads: CPU threads of the local engine; None leaves torch's choice.
         max_new_tokens, temperature, top_p, top_k, repetition_penalty, seed, stop: of replies.
+        outside: what comes from outside comes through it; recorded unless told otherwise.
 
     Raises:
         BudgetTooSmall: the budget cannot hold system prompt, tools, reserve and two turns.
@@ -115,6 +116,7 @@ class Agent:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         stop: Sequence[str] = (),
+        outside: Callable[[Archive, SessionRow], Outside] = Recorder,
     ) -> None:
         _one_of("controller", controller, _MODES)
         _one_of("recall", recall, ("kv", "text", "off"))
@@ -152,9 +154,9 @@ class Agent:
             suspension.resume()
             stack.callback(suspension.suspend)
             embeds = _embedder(embedder, self.model)
-            outside = self._outside(archive, row)
-            asked = outside.model(self.model)
-            functions = outside.tools(tools) if asked.capabilities.calls_tools else ()
+            seam = outside(archive, row)
+            asked = seam.model(self.model)
+            functions = seam.tools(tools) if asked.capabilities.calls_tools else ()
             settings = {
                 "kind": "agent",
                 **_described(self.model),
@@ -171,8 +173,8 @@ class Agent:
                 "pin_instructions": pin_instructions,
                 "generation": asdict(generation),
             }
-            with outside.opening(settings):
-                context = Context(limits, asked.count_tokens, fence=outside.fence)
+            with seam.opening(settings):
+                context = Context(limits, asked.count_tokens, fence=seam.fence)
                 memory = Memory(
                     archive,
                     row,
@@ -187,17 +189,17 @@ class Agent:
                         max_tokens=min(SUMMARY_TOKENS, limits.max_tokens // 8),
                         budget_tokens=limits.max_tokens,
                         seconds=limits.seconds,
-                        monotonic=outside.monotonic,
+                        monotonic=seam.monotonic,
                     ),
-                    outside=outside,
+                    outside=seam,
                 )
-                decider = _controller(controller, asked, decides, limits, outside.monotonic)
+                decider = _controller(controller, asked, decides, limits, seam.monotonic)
 
                 def reload() -> None:
                     load_stored_window(memory)
                     decider.begin_anew()
 
-                outside.reload = reload
+                seam.reload = reload
                 open_window(memory, system_prompt)
                 suspension.memory = memory
                 self._recollection = Recollection(memory, recall)
@@ -226,10 +228,6 @@ class Agent:
             )
             stack.callback(self._queued.close)
             self._stack = stack.pop_all()
-
-    def _outside(self, archive: Archive, row: SessionRow) -> Outside:
-        """What comes from outside comes through it; a replay has another."""
-        return Recorder(archive, row)
 
     # Talking
 

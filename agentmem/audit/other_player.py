@@ -10,7 +10,7 @@ from typing import Any
 
 from agentmem.agent import Agent
 from agentmem.audit.otherwise import OtherModel, Otherwise
-from agentmem.audit.player import Player, ReplayAgent, act_on
+from agentmem.audit.player import Player, act_on
 from agentmem.audit.replayed import ReplayEmbedder
 from agentmem.audit.tape import ELSEWHERE, INPUTS, Record
 from agentmem.budget import Budget
@@ -150,7 +150,7 @@ class OtherPlayer(Player):
         made = memory.archive.decisions(session_id=memory.session.id, limit=2**31)
         self.freed = tokens_freed(made, self._turn)
 
-    def _agent(self, settings: Mapping[str, Any]) -> ReplayAgent:
+    def _agent(self, settings: Mapping[str, Any]) -> Agent:
         self._otherwise.space = settings["embedder"]
         self._otherwise.fence = Fence(bytes.fromhex(settings["fence"]))
         limits = Budget(**settings["budget"])
@@ -158,8 +158,7 @@ class OtherPlayer(Player):
             limits = replace(limits, max_tokens=self._budget, reserve=0, review_tokens=0)
         self.budget_tokens = limits.max_tokens
         self.recall = "off" if settings["recall"] == "off" else "text"
-        return ReplayAgent(
-            self._otherwise,
+        return Agent(
             model=OtherModel(self._otherwise, settings),
             store=self._path,
             user=self._archive.user,
@@ -173,6 +172,7 @@ class OtherPlayer(Player):
             pin_instructions=settings["pin_instructions"],
             tools=self._otherwise.recorded_tools(settings["tools"]),
             embedder=ReplayEmbedder(self._otherwise, settings["embedder"], settings["dim"]),
+            outside=self._otherwise.observe,
         )
 
 

@@ -65,6 +65,12 @@ class Playback(Outside):
         self._ids = {stored.segment.text: stored.segment.id for stored in reversed(own)}
         """Segments by their texts, for their vectors."""
 
+    def observe(self, archive: Archive, session: SessionRow) -> Playback:
+        """Be the outside of the session of this archive, which it is played into."""
+        self.target = archive
+        archive.observer = self
+        return self
+
     def text_of(self, number: int) -> str:
         """What the user said in a turn."""
         return self._turns[number].text

@@ -13,7 +13,6 @@ from typing import Any
 
 from agentmem.agent import Agent
 from agentmem.audit.beginning import fill, state_of
-from agentmem.audit.outside import Outside
 from agentmem.audit.playback import Playback
 from agentmem.audit.reel import BrokenOff, Reel
 from agentmem.audit.replayed import ReplayEmbedder, ReplayModel
@@ -32,19 +31,6 @@ from agentmem.storage.archive import Archive, RecordingRow, SessionRow, Store
 
 Watcher = Callable[[int, Memory], None]
 """Told of everything that was played: the number of the last turn, and the memory now."""
-
-
-class ReplayAgent(Agent):
-    """An agent whose outside is a recording."""
-
-    def __init__(self, playback: Playback, **arguments: Any) -> None:
-        self._playback = playback
-        super().__init__(**arguments)
-
-    def _outside(self, archive: Archive, row: SessionRow) -> Outside:
-        archive.observer = self._playback
-        self._playback.target = archive
-        return self._playback
 
 
 class Player:
@@ -69,6 +55,8 @@ class Player:
     ) -> None:
         self.begins_after = 0
         self.num_decisions_before = 0
+        self.session_id = 0
+        """Of the session in the store that is made."""
         self._archive = archive
         self._session = session
         self._path = path
@@ -136,7 +124,7 @@ class Player:
             state = state_of(self._archive, self._session)
         with Store.open(self._path) as store:
             archive = store.for_user(self._archive.user)
-            session_id = archive.session(self._session.name).id
+            self.session_id = archive.session(self._session.name).id
             if state is None:
                 return
             self.begins_after = state["turns"]
@@ -146,13 +134,14 @@ class Player:
                 self._playback.take_over(transaction, self._begins_at)
                 fill(
                     transaction,
-                    session_id,
+                    self.session_id,
                     source=self._archive,
                     source_session=self._session,
                     state=state,
                     space=self._first_space(),
                 )
-            self.num_decisions_before = len(archive.decisions(session_id=session_id, limit=2**31))
+            made = archive.decisions(session_id=self.session_id, limit=2**31)
+            self.num_decisions_before = len(made)
 
     def _first_space(self) -> str:
         return str(self._reel.opening.get("embedder", ""))
@@ -169,14 +158,14 @@ class Player:
             "session": self._session.name,
             "budget": Budget(**settings["budget"]),
             "embedder": embedder,
+            "outside": self._playback.observe,
         }
         if settings["kind"] == "memory":
-            with open_memory(**common, outside=self._observed) as memory:
+            with open_memory(**common) as memory:
                 yield memory
             return
         generation = settings["generation"] | {"stop": tuple(settings["generation"]["stop"])}
-        with ReplayAgent(
-            self._playback,
+        with Agent(
             model=ReplayModel(self._playback, settings),
             kv=settings["kv"],
             controller=settings["controller"],
@@ -190,11 +179,6 @@ class Player:
             **generation,
         ) as agent:
             yield agent
-
-    def _observed(self, archive: Archive, row: SessionRow) -> Outside:
-        archive.observer = self._playback
-        self._playback.target = archive
-        return self._playback
 
     def _policy_of(self, settings: dict[str, Any]) -> SegmentPolicy:
         if self._policy is not None:

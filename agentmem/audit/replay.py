@@ -110,13 +110,13 @@ def replay(
             replayed = store.for_user(archive.user)
             hashes = state_hash(archive, session), state_hash(replayed, session)
             same = hashes[0] == hashes[1]
+            made = replayed.decisions(session_id=player.session_id, limit=2**31)
             return Replay(
                 *hashes,
                 difference="" if same else first_difference(archive, replayed, session),
                 begins_after=player.begins_after,
                 turns=len(archive.turns(row.id)) - player.begins_after,
-                decisions=len(replayed.decisions(session_id=1, limit=2**31))
-                - player.num_decisions_before,
+                decisions=len(made) - player.num_decisions_before,
                 seconds=time.monotonic() - started,
             )
 
