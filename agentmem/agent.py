@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from agentmem.audit.outside import Outside
 from agentmem.audit.recorder import Recorder
 from agentmem.budget import Budget
 from agentmem.consolidation import chores_for
@@ -28,6 +27,7 @@ from agentmem.models.base import ChatModel, Embedder
 from agentmem.models.registry import resolve_embedder, resolve_model
 from agentmem.models.scripted import ScriptedModel
 from agentmem.opening import default_store, load_stored_window, open_window
+from agentmem.outside import Outside
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
 from agentmem.queued import QueuedTurns

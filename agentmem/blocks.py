@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from agentmem.audit.outside import Outside
 from agentmem.block import (
     DEFAULT_BLOCKS,
     DEFAULT_MAX_TOKENS,
@@ -28,6 +27,7 @@ from agentmem.block import (
 )
 from agentmem.context import Context
 from agentmem.errors import InvalidInput, Overtaken
+from agentmem.outside import Outside
 from agentmem.segment import Segment
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import BlockEdit, BlockOperation, BlockRow, SessionRow, WindowEntry

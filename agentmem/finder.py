@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.audit.outside import Outside
 from agentmem.errors import InvalidInput
 from agentmem.facts.cues import is_former
 from agentmem.models.base import Embedder
+from agentmem.outside import Outside
 from agentmem.recall import Recall, Scored, newest_first
 from agentmem.storage.archive import Archive
 from agentmem.storage.fact_index import FactIndex

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.absence import Surroundings
-from agentmem.audit.outside import Outside
 from agentmem.blocks import Blocks
 from agentmem.context import Context
 from agentmem.decision import Action, Candidate, Decision
@@ -30,6 +29,7 @@ from agentmem.importing import Imported, import_file
 from agentmem.ledger import Ledger, Summarizer
 from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.origin import from_origin
+from agentmem.outside import Outside
 from agentmem.passages import Passages
 from agentmem.recall import Recall
 from agentmem.segment import Segment, State

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 
 from agentmem.consolidation import Chore, consolidate
 
-
 logger = logging.getLogger(__name__)
 
 

@@ -46,7 +46,9 @@ def take(connection: Connection, user_id: int, session_id: int) -> SessionSnapsh
     sessions.check_owner(connection, user_id, session_id)
     row = next(one for one in sessions.all_of(connection, user_id) if one.id == session_id)
     mine = turns.c.session_id == session_id
-    unanswered = select(turns.c.number).where(mine, turns.c.reply.is_(None)).order_by(turns.c.number)
+    unanswered = (
+        select(turns.c.number).where(mine, turns.c.reply.is_(None)).order_by(turns.c.number)
+    )
     newest = select(func.max(decisions.c.id)).where(decisions.c.session_id == session_id)
     of = segment_rows.c
     changing = (

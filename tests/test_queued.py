@@ -42,8 +42,10 @@ def test_streams_and_chats_asked_for_together_are_answered_in_turn(agent: Agent)
         return "".join([piece async for piece in agent.astream(text)])
 
     async def together() -> None:
-        said = await asyncio.gather(stream("First"), stream("Second"), agent.achat("Third"))
-        assert said[:2] == [LINE, LINE] and said[2].text == LINE
+        first, second, third = await asyncio.gather(
+            stream("First"), stream("Second"), agent.achat("Third")
+        )
+        assert (first, second, third.text) == (LINE, LINE, LINE)
 
     asyncio.run(together())
     assert answers(agent) == [("First", LINE), ("Second", LINE), ("Third", LINE)]

@@ -29,8 +29,8 @@ from agentmem import (
     replay,
     state_hash,
 )
-from agentmem.audit import recorder
-from agentmem.audit.reel import Reel
+from agentmem.audit.log import Log
+from agentmem.audit.snapshot import snapshot_of
 from agentmem.cli.export import rows
 from agentmem.errors import InvalidInput, ModelUnavailable, ReplayDiverged, StoreCorrupt
 from agentmem.facts.model_extraction import ModelExtractor
@@ -560,7 +560,7 @@ def test_where_a_log_begins_is_read_before_the_write_and_again_if_it_was_overtak
         talk(agent, 3)
         agent.memory.forget(3)
         archive, writing, read_while_writing = agent.memory.archive, [False], []
-        write, state_of = archive.write, recorder.state_of
+        write = archive.write
 
         @contextmanager
         def watched(**options: Any) -> Iterator[Any]:
@@ -570,14 +570,14 @@ def test_where_a_log_begins_is_read_before_the_write_and_again_if_it_was_overtak
             writing[0] = False
 
         def looked(*of: Any) -> Any:
-            state = state_of(*of)
+            state = snapshot_of(*of)
             read_while_writing.append(writing[0])
             if is_overtaken and len(read_while_writing) == 1:
                 other.memory.pin(4)
             return state
 
         monkeypatch.setattr(archive, "write", watched)
-        monkeypatch.setattr(recorder, "state_of", looked)
+        monkeypatch.setattr("agentmem.audit.recorder.snapshot_of", looked)
         talk(agent, 1)
         assert read_while_writing == [False, True][: 1 + is_overtaken]
         assert agent.memory.segment(4).pinned is is_overtaken
@@ -617,13 +617,13 @@ def test_a_log_is_played_in_time_linear_to_its_length() -> None:
     def items_read(num_turns: int) -> int:
         records = (["turn", None, False, 1], ["clock", 1], ["unread", [1]])
         rows = [RecordingRow(at, 0.0, Counters(0, 0, 0, 0), 0, records) for at in range(num_turns)]
-        reel = Reel(rows)
-        items = reel._items = Counted(reel._items)
-        while reel.input() is not None:
-            assert reel.elsewhere() == [] and reel.coming_changes == 0 and reel.left() is None
-            reel.take("clock")
-            reel.take("unread")
-            assert reel.coming() is reel.commit()
+        log = Log(rows)
+        items = log._items = Counted(log._items)
+        while log.input() is not None:
+            assert log.elsewhere() == [] and log.coming_changes == 0 and log.left() is None
+            log.take("clock")
+            log.take("unread")
+            assert log.coming() is log.commit()
         return items.num_read
 
     assert items_read(200) < 2.1 * items_read(100)

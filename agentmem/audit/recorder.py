@@ -12,7 +12,6 @@ It never looks into what it writes down, and it asks the model nothing of its ow
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +22,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.audit.beginning import state_of
-from agentmem.audit.outside import Outside
-from agentmem.audit.recorded import RecordingModel, recorded_tool
-from agentmem.audit.tape import Record, part_hash, request_hash, said
+from agentmem.audit.recording_model import RecordingModel, recorded_tool
+from agentmem.audit.records import (
+    Record,
+    elsewhere_records,
+    pack_vector,
+    part_hash,
+    request_hash,
+    said,
+)
+from agentmem.audit.snapshot import snapshot_of
 from agentmem.models.base import ChatModel, Completion, Options, Part
+from agentmem.outside import Outside
 from agentmem.storage.archive import Archive, Counters, SessionRow, StoredSegment, Transaction
 from agentmem.storage.rows import Elsewhere
 
@@ -49,9 +55,9 @@ class Recorder(Outside):
         self._newest: int | None = None
         """The log's newest row; None until it was looked for."""
         self._before: Counters | None = None
-        self._state: dict[str, Any] | None = None
+        self._snapshot: dict[str, Any] | None = None
         """Where the log begins, if it has no row yet."""
-        self._state_at = -1
+        self._snapshot_at = -1
         """The store's newest change when that was read."""
         self._broken = False
         """The log does not lead to where the session is: it must begin anew."""
@@ -127,7 +133,7 @@ class Recorder(Outside):
             elsewhere = []
         if not self._newest:
             # Here, where nobody waits for the store: a long session takes its time.
-            self._read_state()
+            self._read_snapshot()
         self._pending += [record, *elsewhere]
         try:
             yield
@@ -153,12 +159,12 @@ class Recorder(Outside):
     def _news(self, others: Elsewhere) -> list[Record]:
         """What of core memory and facts is other than when it was looked at last."""
         found: list[Record] = []
-        blocks = [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks]
-        if blocks != self._blocks:
-            self._blocks = blocks
-            found.append(["blocks", others.newest, blocks])
-        if others.stated:
-            found.append(["facts", others.newest, [list(one) for one in others.stated]])
+        blocks, facts = elsewhere_records(others)
+        if blocks[2] != self._blocks:
+            self._blocks = blocks[2]
+            found.append(blocks)
+        if facts[2]:
+            found.append(facts)
         return found
 
     def _begin_anew(self) -> None:
@@ -207,8 +213,7 @@ class Recorder(Outside):
         """The vector of a text that is looked for; recorded where no segment has it."""
         vector = embed()
         if text != self._said:
-            packed = base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-            self.note("vector", packed)
+            self.note("vector", pack_vector(vector))
         return vector
 
     def monotonic(self) -> float:
@@ -277,14 +282,14 @@ class Recorder(Outside):
         if before.recording != self._newest:
             # Another process forgot something: the log ends, in the middle of what we do.
             self._broken = True
-        elif not self._newest and before.changes != self._state_at:
-            self._read_state()
+        elif not self._newest and before.changes != self._snapshot_at:
+            self._read_snapshot()
 
-    def _read_state(self) -> None:
+    def _read_snapshot(self) -> None:
         counted = self._archive.counters(self._session.id)
         if not counted.recording:
-            self._state_at = counted.changes
-            self._state = state_of(self._archive, self._session)
+            self._snapshot_at = counted.changes
+            self._snapshot = snapshot_of(self._archive, self._session)
 
     def end(self, transaction: Transaction) -> None:
         """A change is about to be committed."""
@@ -294,8 +299,8 @@ class Recorder(Outside):
             return
         assert self._before is not None, "a change was begun"
         records = list(self._pending)
-        if self._state is not None:
-            records.insert(0, ["from", self._state])
+        if self._snapshot is not None:
+            records.insert(0, ["from", self._snapshot])
         self._num_written = len(self._pending)
         reply = None if transaction.reply is None else transaction.reply.get("text")
         self._newest = transaction.add_recording(
@@ -308,7 +313,7 @@ class Recorder(Outside):
             return
         del self._pending[: self._num_written]
         self._num_written = 0
-        self._state = None
+        self._snapshot = None
         if self._broken:
             self._pending.clear()
 

@@ -16,7 +16,7 @@ patterns find, what memory tools do and layouts follow from these.
 
 `replay` says what of it cannot be played.
 
-This class lets everything through, one input at a time; `Recorder` writes it down, `Playback` gives
+This class lets everything through, one input at a time; a recorder writes it down, a replay gives
 it back. It decides nothing.
 """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentmem.audit.tape import ELSEWHERE, INPUTS, Record
+from agentmem.audit.records import ELSEWHERE, INPUTS, Record
 from agentmem.errors import AgentmemError, ReplayDiverged
 from agentmem.storage.archive import RecordingRow
 
@@ -42,11 +42,11 @@ class Commit:
     row: RecordingRow
 
 
-class Reel:
-    """Plays a log.
+class Log:
+    """A log, and how far it is played.
 
     Args:
-        rows: the log.
+        rows: of the session.
     """
 
     def __init__(self, rows: Sequence[RecordingRow]) -> None:
