@@ -63,6 +63,8 @@ class Hit:
 class Memory:
     """Everything of one user, and the window of one session.
 
+    While a turn is answered or its stream is not at its end, acts are `SessionBusy`; looks are not.
+
     Args:
         archive: the truth.
         session: whose window this is.
