@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentmem.agent import Agent as Agent
     from agentmem.audit.replay import Replay as Replay
     from agentmem.audit.replay import replay as replay
-    from agentmem.audit.state import state_hash as state_hash
+    from agentmem.audit.state_hash import state_hash as state_hash
     from agentmem.audit.whatif import WhatIf as WhatIf
     from agentmem.audit.whatif import what_if as what_if
     from agentmem.block import Block as Block
@@ -105,7 +105,7 @@ _HOME = {
     "open_memory": "opening",
     "origin_name": "origin",
     "replay": "audit.replay",
-    "state_hash": "audit.state",
+    "state_hash": "audit.state_hash",
     "what_if": "audit.whatif",
 }
 

@@ -6,16 +6,13 @@ print(agent.chat("My locker code is 58291.").text)
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentmem.audit.outside import Outside
 from agentmem.audit.recorder import Recorder
 from agentmem.budget import Budget
 from agentmem.consolidation import chores_for
@@ -32,8 +29,10 @@ from agentmem.models.registry import resolve_embedder, resolve_model
 from agentmem.models.scripted import ScriptedModel
 from agentmem.modes import ControllerMode, RecallMode, SummaryMode
 from agentmem.opening import load_stored_window, open_window
+from agentmem.outside import Outside
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
+from agentmem.queued import QueuedTurns
 from agentmem.recall import Recall
 from agentmem.recollection import Recollection
 from agentmem.session import Session
@@ -81,6 +80,7 @@ class Agent:
         base_url, api_key: of an OpenAI-compatible endpoint.
         threads: CPU threads of the local engine; None leaves torch's choice.
         max_new_tokens, temperature, top_p, top_k, repetition_penalty, seed, stop: of replies.
+        outside: what comes from outside comes through it; recorded unless told otherwise.
 
     Raises:
         BudgetTooSmall: the budget cannot hold system prompt, tools, reserve and two turns.
@@ -118,6 +118,7 @@ class Agent:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         stop: Sequence[str] = (),
+        outside: Callable[[Archive, SessionRow], Outside] = Recorder,
     ) -> None:
         _one_of("controller", controller, get_args(ControllerMode))
         _one_of("recall", recall, get_args(RecallMode))
@@ -135,7 +136,6 @@ class Agent:
             stop=tuple(stop),
         )
         decides = make_policy(policy) if isinstance(policy, str) else policy
-        self._worker: ThreadPoolExecutor | None = None
         with ExitStack() as stack:
             opened = stack.enter_context(Store.open(store or default_store()))
             archive = opened.for_user(user)
@@ -157,9 +157,9 @@ class Agent:
             suspension.resume()
             stack.callback(suspension.suspend)
             embeds = _embedder(embedder, self.model)
-            outside = self._outside(archive, row)
-            asked = outside.model(self.model)
-            functions = outside.tools(tools) if asked.capabilities.calls_tools else ()
+            seam = outside(archive, row)
+            asked = seam.model(self.model)
+            functions = seam.tools(tools) if asked.capabilities.calls_tools else ()
             settings = {
                 "kind": "agent",
                 **_described(self.model),
@@ -177,8 +177,8 @@ class Agent:
                 "summaries": summaries,
                 "generation": asdict(generation),
             }
-            with outside.opening(settings):
-                context = Context(limits, asked.count_tokens, fence=outside.fence)
+            with seam.opening(settings):
+                context = Context(limits, asked.count_tokens, fence=seam.fence)
                 memory = Memory(
                     archive,
                     row,
@@ -188,17 +188,17 @@ class Agent:
                     kv=asked.kv,
                     let_go=asked.let_go,
                     summarizer=Summarizer.for_budget(
-                        asked, context.part, limits, mode=summaries, monotonic=outside.monotonic
+                        asked, context.part, limits, mode=summaries, monotonic=seam.monotonic
                     ),
-                    outside=outside,
+                    outside=seam,
                 )
-                decider = _controller(controller, asked, decides, limits, outside.monotonic)
+                decider = _controller(controller, asked, decides, limits, seam.monotonic)
 
                 def reload() -> None:
                     load_stored_window(memory)
                     decider.begin_anew()
 
-                outside.reload = reload
+                seam.reload = reload
                 open_window(memory, system_prompt)
                 suspension.memory = memory
                 self._recollection = Recollection(memory, recall)
@@ -217,14 +217,16 @@ class Agent:
             )
             self._resting: Callable[[], AbstractContextManager[None]] = nullcontext
             if background:
-                worker = Worker(chores_for(memory, self.model), apart=outside.apart)
+                worker = Worker(chores_for(memory, self.model))
                 stack.callback(worker.close)
                 self._resting = worker.resting
+            self._queued = QueuedTurns(
+                lambda text, *, turn, cancelled: self._rested(
+                    self.session.events(text, turn=turn, cancelled=cancelled)
+                )
+            )
+            stack.callback(self._queued.close)
             self._stack = stack.pop_all()
-
-    def _outside(self, archive: Archive, row: SessionRow) -> Outside:
-        """What comes from outside comes through it; a replay has another."""
-        return Recorder(archive, row)
 
     # Talking
 
@@ -235,6 +237,9 @@ class Agent:
             text: what the user says.
             turn: a name for the turn, so that it can be sent again safely.
             reply: a reply that is known already: remembered as the model's, not generated.
+
+        Raises:
+            SessionBusy: another thread's turn is being answered, or a stream is not at its end.
         """
         answer = None
         for event in self.events(text, turn=turn, reply=reply):
@@ -255,39 +260,34 @@ class Agent:
         self, text: str, *, turn: TurnKey | None = None, reply: str | None = None
     ) -> Iterator[Event]:
         """Send a message; everything that happens until the reply, which comes after its commit."""
+        return self._rested(self.session.events(text, turn=turn, reply=reply))
+
+    def _rested(self, events: Generator[Event, None, None]) -> Iterator[Event]:
         with self._resting():
-            yield from self.session.events(text, turn=turn, reply=reply)
+            yield from events
 
     async def achat(self, text: str, *, turn: TurnKey | None = None) -> Reply:
-        """`chat` on this agent's own worker thread; cancelling the task interrupts the reply."""
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._executor(), lambda: self.chat(text, turn=turn))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            self.cancel()
-            await future
-            raise
+        """`chat` on this agent's own worker thread, after the turns that were asked for before.
+
+        Cancelling the task takes the turn back, or interrupts its reply.
+        """
+        answer = None
+        async with aclosing(self._queued.events(text, turn=turn)) as events:
+            async for event in events:
+                if isinstance(event, Reply):
+                    answer = event
+        assert answer is not None, "a turn ends with its reply"
+        return answer
 
     async def astream(self, text: str, *, turn: TurnKey | None = None) -> AsyncIterator[str]:
-        """`stream` on this agent's own worker thread."""
-        loop = asyncio.get_running_loop()
-        pieces = self.stream(text, turn=turn)
-        try:
-            while True:
-                piece = await loop.run_in_executor(self._executor(), next, pieces, None)
-                if piece is None:
-                    return
-                yield piece
-        finally:
-            # A reader that walks away ends the reply; what there is of it is kept.
-            self.cancel()
-            await loop.run_in_executor(self._executor(), pieces.close)
+        """`stream` on this agent's own worker thread, after the turns asked for before.
 
-    def _executor(self) -> ThreadPoolExecutor:
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="agentmem")
-        return self._worker
+        The reply does not wait for its reader; one that walks away interrupts it.
+        """
+        async with aclosing(self._queued.events(text, turn=turn)) as events:
+            async for event in events:
+                if isinstance(event, Token) or (isinstance(event, Reply) and event.repeated):
+                    yield event.text
 
     def cancel(self) -> None:
         """End the reply being generated; what there is of it is kept. Safe in a signal handler."""
@@ -341,9 +341,6 @@ class Agent:
 
     def close(self) -> None:
         """Release session, model and store; the session's KV is left for its next opening."""
-        if self._worker is not None:
-            self._worker.shutdown(wait=True)
-            self._worker = None
         self._stack.close()
 
     def __enter__(self) -> Agent:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from agentmem.audit.outside import Outside
 from agentmem.block import (
     DEFAULT_BLOCKS,
     DEFAULT_MAX_TOKENS,
@@ -27,15 +26,12 @@ from agentmem.block import (
     text_of,
 )
 from agentmem.context import Context
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, Overtaken
+from agentmem.outside import Outside
 from agentmem.segment import Segment
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import BlockEdit, BlockOperation, BlockRow, SessionRow, WindowEntry
 from agentmem.storage.text import normalize_text
-
-
-class _Overtaken(Exception):
-    """Another session edited the block meanwhile: nothing was stored."""
 
 
 class Blocks:
@@ -244,7 +240,8 @@ class Blocks:
             )
             try:
                 self._store(block, edit, segment, is_new=label not in rows)
-            except _Overtaken:
+            except Overtaken:
+                self._outside.look_again()
                 continue
             self.follow()
             return self.get(label)
@@ -267,7 +264,7 @@ class Blocks:
                 transaction.set_state([block.segment_id], "archived")
             made = replace(edit, segment_id=segment_id)
             if transaction.add_block_edit(made, follows=block.version) is None:
-                raise _Overtaken
+                raise Overtaken(f"Another session edited block `{block.label}` first: try again.")
             transaction.set_window(session_id, window)
 
 

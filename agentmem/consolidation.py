@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from agentmem.errors import AgentmemError
@@ -97,7 +98,9 @@ class Resummarizing(Chore):
 
 
 def consolidate(
-    chores: Sequence[Chore], *, go_on: Callable[[], bool] = lambda: True
+    chores: Sequence[Chore],
+    *,
+    step: Callable[[], AbstractContextManager[bool]] = lambda: nullcontext(True),
 ) -> dict[str, int]:
     """Run every chore until nothing is left; how much each did, by its name.
 
@@ -105,12 +108,15 @@ def consolidate(
 
     Args:
         chores: in the order in which they are begun.
-        go_on: asked before every step.
+        step: every step is taken inside; where it is False, it is not taken.
     """
     done = {chore.name: 0 for chore in chores}
     for chore in chores:
         try:
-            while go_on() and (count := chore.run()):
+            count = 1
+            while count:
+                with step() as is_taken:
+                    count = chore.run() if is_taken else 0
                 done[chore.name] += count
         except AgentmemError as error:
             logger.warning("%s: left for the next time: %s", chore.name, error)
@@ -156,11 +162,12 @@ def consolidate_memory(
     answers = None if model is None else resolve_model(model, base_url=base_url)
     steps = 0
 
-    def go_on() -> bool:
+    @contextmanager
+    def step() -> Iterator[bool]:
         nonlocal steps
         steps += 1
         if steps % 50 == 0:
             progress(f"consolidating: step {steps}")
-        return True
+        yield True
 
-    return consolidate(chores_for(memory, answers), go_on=go_on)
+    return consolidate(chores_for(memory, answers), step=step)

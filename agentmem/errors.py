@@ -18,6 +18,7 @@
     └── StoreError
         ├── StoreLocked       another process holds the write lock
         ├── SessionBusy       another sender holds the session
+        ├── Overtaken         another session changed the same thing first
         ├── StoreCorrupt      a file of the store is damaged
         ├── SchemaNewer       the store was written by a newer agentmem
         ├── StoreReadOnly     the store cannot be written
@@ -143,6 +144,10 @@ class StoreLocked(StoreError):
 
 class SessionBusy(StoreError):
     """Another sender holds the session."""
+
+
+class Overtaken(StoreError):
+    """Another session changed the same thing first: nothing was stored."""
 
 
 class StoreCorrupt(StoreError):

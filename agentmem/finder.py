@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.audit.outside import Outside
 from agentmem.errors import InvalidInput
 from agentmem.facts.cues import is_former
 from agentmem.models.base import Embedder
+from agentmem.outside import Outside
 from agentmem.recall import Recall, Scored, newest_first
 from agentmem.storage.archive import Archive
 from agentmem.storage.fact_index import FactIndex
@@ -100,7 +100,8 @@ class Finder:
         query = normalize_text(query)
         if not query.strip():
             raise InvalidInput("`query` must not be empty.")
-        while self.embed_pending():
+        # In the middle of somebody's turn nothing changes: what is new is found by its words.
+        while not self._outside.turnstile.is_others and self.embed_pending():
             pass
         return [
             scored

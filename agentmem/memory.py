@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentmem.absence import Surroundings
-from agentmem.audit.outside import Outside
 from agentmem.blocks import Blocks
 from agentmem.context import Context
 from agentmem.decision import Action, Candidate, Decision
@@ -30,6 +29,7 @@ from agentmem.importing import Imported, import_file
 from agentmem.ledger import Ledger, Summarize
 from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.origin import from_origin
+from agentmem.outside import Outside
 from agentmem.passages import Passages
 from agentmem.recall import Recall
 from agentmem.segment import Segment, State, refined
@@ -62,6 +62,8 @@ class Hit:
 
 class Memory:
     """Everything of one user, and the window of one session.
+
+    While a turn is answered or its stream is not at its end, acts are `SessionBusy`; looks are not.
 
     Args:
         archive: the truth.
@@ -123,7 +125,8 @@ class Memory:
         """
         if not 1 <= k <= 1000:
             raise InvalidInput(f"`k` must lie in 1..1000: got {k}.")
-        ranked = self.finder.search(query)[:k]
+        with self.outside.turnstile.apart():
+            ranked = self.finder.search(query)[:k]
         stored = self.archive.segments([scored.segment_id for scored in ranked])
         return [
             Hit(
@@ -326,7 +329,8 @@ class Memory:
 
     def import_file(self, path: str | Path, *, trusted: bool = False) -> Imported:
         """Archive a file; see `agentmem.import_file`."""
-        return import_file(self.archive, path, trusted=trusted)
+        with self.outside.turnstile.apart():
+            return import_file(self.archive, path, trusted=trusted)
 
     def why(self, segment_id: int) -> Explanation:
         """Why a segment is where it is, in words: decisions with their evidence, or what it is.

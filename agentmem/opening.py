@@ -7,7 +7,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from agentmem.audit.outside import Outside
 from agentmem.audit.recorder import Recorder
 from agentmem.block import is_block
 from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
@@ -17,6 +16,7 @@ from agentmem.folders import default_store
 from agentmem.memory import Memory
 from agentmem.models.base import Embedder, estimate_tokens
 from agentmem.models.registry import resolve_embedder
+from agentmem.outside import Outside
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive, Store

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from agentmem.audit.outside import Outside
 from agentmem.errors import InvalidInput
 from agentmem.finder import Finder
+from agentmem.outside import Outside
 from agentmem.recall import Scored
 from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive

@@ -115,7 +115,12 @@ class Session:
         self._cancelled.set()
 
     def events(
-        self, text: str, *, turn: TurnKey | None = None, reply: str | None = None
+        self,
+        text: str,
+        *,
+        turn: TurnKey | None = None,
+        reply: str | None = None,
+        cancelled: threading.Event | None = None,
     ) -> Generator[Event, None, None]:
         """One turn: recalls, decisions and tokens as they happen, the reply after its commit.
 
@@ -124,20 +129,34 @@ class Session:
             turn: the caller's name for the turn. The same name again returns the stored reply; a
                 turn that was never answered is answered and not stored twice.
             reply: a reply that is known already: stored and read as the model's, not generated.
+            cancelled: set, it ends this reply and no other.
 
         Raises:
             InvalidInput: the text is empty or longer than 16 MiB, or the turn had another text.
+            SessionBusy: another turn is being answered, or somebody is acting on memory.
         """
+        if cancelled is None:
+            cancelled = threading.Event()
+        if not self.memory.outside.turnstile.is_others:
+            # It is the next to be answered: from here on it may be cancelled.
+            self._cancelled = cancelled
+        return self._turn(text, turn, reply, cancelled)
+
+    def _turn(
+        self, text: str, turn: TurnKey | None, reply: str | None, cancelled: threading.Event
+    ) -> Generator[Event, None, None]:
         text, key = _checked(text), None if turn is None else str(turn)
         num_events = 0
         with (
             self.memory.outside.turn(key, given=reply is not None),
             closing(self._events(text, turn, reply)) as events,
         ):
+            self._cancelled = cancelled
             for event in events:
                 num_events += not isinstance(event, Token)
                 try:
-                    yield event
+                    with self.memory.outside.turnstile.apart():
+                        yield event
                 except GeneratorExit:
                     self.memory.outside.left(num_events, at_word=isinstance(event, Token))
                     raise
@@ -145,7 +164,6 @@ class Session:
     def _events(
         self, text: str, turn: TurnKey | None, reply: str | None
     ) -> Generator[Event, None, None]:
-        self._cancelled.clear()
         # What was forgotten elsewhere meanwhile is neither in the window nor in the cache any more.
         self.memory.forgetting.follow()
         current = self._begin(text, turn)

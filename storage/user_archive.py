@@ -25,6 +25,7 @@ from agentmem.storage import (
     recordings,
     segments,
     sessions,
+    snapshot,
     windows,
     word_rows,
 )
@@ -35,6 +36,7 @@ from agentmem.storage.rows import (
     BlockEdit,
     BlockRow,
     Change,
+    Counters,
     DecisionRow,
     Elsewhere,
     Fact,
@@ -44,6 +46,7 @@ from agentmem.storage.rows import (
     TurnRow,
     WindowEntry,
 )
+from agentmem.storage.snapshot import SessionSnapshot
 from agentmem.storage.text import check_name
 from agentmem.storage.transaction import Transaction
 
@@ -414,6 +417,17 @@ class Archive:
         with self._read() as (connection, user_id):
             sessions.check_owner(connection, user_id, session_id)
             return recordings.load(connection, session_id)
+
+    def counters(self, session_id: int) -> Counters:
+        """What the store has counted to, and the newest row of a session's log."""
+        with self._read() as (connection, user_id):
+            sessions.check_owner(connection, user_id, session_id)
+            return recordings.counters(connection, session_id)
+
+    def snapshot(self, session_id: int) -> SessionSnapshot:
+        """What of a session changes in time, as it is now."""
+        with self._read() as (connection, user_id):
+            return snapshot.take(connection, user_id, session_id)
 
     def elsewhere(self, session_id: int, *, ever: bool = False) -> Elsewhere:
         """What others changed since a session last wrote to its log, or ever did."""

@@ -37,6 +37,27 @@ class Counting(Chore):
         return 1
 
 
+class Slow(Counting):
+    """Takes its time, and knows whether it is at work."""
+
+    is_working = False
+
+    def run(self) -> int:
+        self.is_working = True
+        time.sleep(0.05)
+        self.is_working = False
+        return super().run()
+
+
+class Broken(Chore):
+    """Fails as nobody foresaw."""
+
+    name = "broken"
+
+    def run(self) -> int:
+        raise ZeroDivisionError("a bug")
+
+
 class Failing(Chore):
     """Cannot be done now."""
 
@@ -124,6 +145,39 @@ def test_a_worker_begins_no_step_while_a_turn_runs_and_goes_on_afterwards() -> N
     finally:
         worker.close()
     assert len(chore.times) == 5 and min(chore.times) >= began_after
+
+
+def test_a_turn_waits_for_the_step_that_runs_and_none_runs_during_it() -> None:
+    chore = Slow(40)
+    worker = Worker([chore])
+    try:
+        for _ in range(3):
+            deadline = time.monotonic() + 5
+            while not chore.is_working and time.monotonic() < deadline:
+                time.sleep(0.001)
+            with worker.resting(), worker.resting():
+                left = chore.left
+                for _ in range(10):
+                    assert not chore.is_working
+                    time.sleep(0.002)
+                assert chore.left == left
+    finally:
+        worker.close()
+    assert 0 < chore.left < 40
+
+
+def test_what_ends_the_thread_is_logged_and_raised_where_it_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = Worker([Failing(), Broken()])
+    deadline = time.monotonic() + 5
+    while "a bug" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.005)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        worker.close()
+    assert "left for the next time: down" in caplog.text
+    with worker.resting():
+        pass
 
 
 def test_an_agent_consolidates_between_its_turns_and_leaves_no_thread(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,8 @@ from agentmem import (
     replay,
     state_hash,
 )
+from agentmem.audit.log import Log
+from agentmem.audit.snapshot import snapshot_of
 from agentmem.cli.export import rows
 from agentmem.errors import InvalidInput, ModelUnavailable, ReplayDiverged, StoreCorrupt
 from agentmem.facts.model_extraction import ModelExtractor
@@ -35,7 +39,7 @@ from agentmem.models.embed import HashEmbedder
 from agentmem.models.scripted import Line
 from agentmem.policies import POLICIES
 from agentmem.policies.window import WindowPolicy
-from agentmem.storage.archive import Archive
+from agentmem.storage.archive import Archive, Counters, RecordingRow
 from agentmem.storage.recordings import pack, unpack
 from tests.agents import make_agent, talk
 from tests.cli_run import ROOT
@@ -186,6 +190,29 @@ def test_core_memory_facts_and_imports_from_elsewhere_are_taken_over(tmp_path: P
     assert "reader" in {source.written_by for fact in locker for source in fact.sources}
 
 
+def test_an_edit_that_another_session_came_before_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_agent(tmp_path) as agent, make_agent(tmp_path, session="work") as other:
+        talk(agent, 1)
+        talk(other, 1)
+        write = agent.memory.archive.write
+
+        def overtaken(**options: Any) -> Any:
+            monkeypatch.undo()
+            other.memory.blocks.append("human", "Has a dog.")
+            return write(**options)
+
+        monkeypatch.setattr(agent.memory.archive, "write", overtaken)
+        block = agent.memory.blocks.append("human", "Is called Ann.")
+        assert block.text == "Has a dog.\nIs called Ann."
+        talk(agent, 1)
+        talk(other, 1)
+    for session in ("default", "work"):
+        came_to = replayed(tmp_path, session)
+        assert came_to.same and came_to.begins_after == 0, came_to.difference
+
+
 def test_where_others_moved_its_segments_the_log_begins_anew(tmp_path: Path) -> None:
     with make_agent(tmp_path) as agent:
         talk(agent, 3)
@@ -198,7 +225,7 @@ def test_where_others_moved_its_segments_the_log_begins_anew(tmp_path: Path) -> 
         with agent.memory.archive.write() as transaction:
             transaction.set_state([3], "archived")
         talk(agent, 1)
-        with agent.memory.outside.apart(), agent.memory.archive.write() as transaction:
+        with agent.memory.archive.write() as transaction:
             note = Segment((Message("user", "Made between turns."),), kind="summary", parents=(2,))
             transaction.add_segment(agent.memory.session.id, 4, note, state="archived")
         agent.memory.pin(2)
@@ -525,6 +552,40 @@ def test_a_store_of_an_older_agentmem_is_replayed_from_where_its_log_begins(
     assert came_to.same and (came_to.turns, came_to.begins_after) == (3, 2)
 
 
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_where_a_log_begins_is_read_before_the_write_and_again_if_it_was_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_overtaken: bool
+) -> None:
+    with make_agent(tmp_path) as agent, make_agent(tmp_path, session="work") as other:
+        talk(agent, 3)
+        agent.memory.forget(3)
+        archive, writing, read_while_writing = agent.memory.archive, [False], []
+        write = archive.write
+
+        @contextmanager
+        def watched(**options: Any) -> Iterator[Any]:
+            writing[0] = True
+            with write(**options) as transaction:
+                yield transaction
+            writing[0] = False
+
+        def looked(*of: Any) -> Any:
+            state = snapshot_of(*of)
+            read_while_writing.append(writing[0])
+            if is_overtaken and len(read_while_writing) == 1:
+                other.memory.pin(4)
+            return state
+
+        monkeypatch.setattr(archive, "write", watched)
+        monkeypatch.setattr("agentmem.audit.recorder.snapshot_of", looked)
+        talk(agent, 1)
+        assert read_while_writing == [False, True][: 1 + is_overtaken]
+        assert agent.memory.segment(4).pinned is is_overtaken
+        monkeypatch.undo()
+    came_to = replayed(tmp_path)
+    assert came_to.same and came_to.begins_after == 3, came_to.difference
+
+
 # Costs, and what it leaves alone
 
 
@@ -539,6 +600,33 @@ def test_the_log_grows_by_a_few_hundred_bytes_a_turn(tmp_path: Path) -> None:
             sizes.append(size)
     slopes = [(b - a) / 6 for a, b in zip(sizes, sizes[1:], strict=False)]
     assert max(slopes) < 400 and max(slopes) < 1.5 * min(slopes) + 100, slopes
+
+
+class Counted(list[Any]):
+    """Counts how many of its items are read."""
+
+    num_read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.num_read += len(found) if isinstance(at, slice) else 1
+        return found
+
+
+def test_a_log_is_played_in_time_linear_to_its_length() -> None:
+    def items_read(num_turns: int) -> int:
+        records = (["turn", None, False, 1], ["clock", 1], ["unread", [1]])
+        rows = [RecordingRow(at, 0.0, Counters(0, 0, 0, 0), 0, records) for at in range(num_turns)]
+        log = Log(rows)
+        items = log._items = Counted(log._items)
+        while log.input() is not None:
+            assert log.elsewhere() == [] and log.coming_changes == 0 and log.left() is None
+            log.take("clock")
+            log.take("unread")
+            assert log.coming() is log.commit()
+        return items.num_read
+
+    assert items_read(200) < 2.1 * items_read(100)
 
 
 def test_a_replay_loads_no_model_and_changes_nothing(dull: Path) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from agentmem.agent import Agent
-from agentmem.audit.beginning import fill, state_of
-from agentmem.audit.outside import Outside
-from agentmem.audit.playback import Playback
-from agentmem.audit.reel import BrokenOff, Reel
-from agentmem.audit.replayed import ReplayEmbedder, ReplayModel
-from agentmem.audit.tape import Record
+from agentmem.audit.log import BrokenOff, Log
+from agentmem.audit.records import Record, elsewhere_records
+from agentmem.audit.replay_model import ReplayEmbedder, ReplayModel
+from agentmem.audit.replay_outside import ReplayOutside
+from agentmem.audit.snapshot import fill, snapshot_of
 from agentmem.block import Writer
 from agentmem.budget import Budget
 from agentmem.errors import AgentmemError, InvalidInput, ReplayDiverged
@@ -32,19 +31,6 @@ from agentmem.storage.archive import Archive, RecordingRow, SessionRow, Store
 
 Watcher = Callable[[int, Memory], None]
 """Told of everything that was played: the number of the last turn, and the memory now."""
-
-
-class ReplayAgent(Agent):
-    """An agent whose outside is a recording."""
-
-    def __init__(self, playback: Playback, **arguments: Any) -> None:
-        self._playback = playback
-        super().__init__(**arguments)
-
-    def _outside(self, archive: Archive, row: SessionRow) -> Outside:
-        archive.observer = self._playback
-        self._playback.target = archive
-        return self._playback
 
 
 class Player:
@@ -69,13 +55,15 @@ class Player:
     ) -> None:
         self.begins_after = 0
         self.num_decisions_before = 0
+        self.session_id = 0
+        """Of the session in the store that is made."""
         self._archive = archive
         self._session = session
         self._path = path
         self._policy = policy
         self._watch = watch
-        self._reel = Reel(rows)
-        self._playback = Playback(archive, session, self._reel)
+        self._log = Log(rows)
+        self._outside = ReplayOutside(archive, session, self._log)
         self._begins_at = rows[0].counters.changes if rows else archive.last_change()
         self._is_empty = not rows
 
@@ -88,11 +76,11 @@ class Player:
         self._begin()
         with ExitStack() as opened:
             target: Agent | Memory | None = None
-            while (record := self._reel.input()) is not None:
+            while (record := self._log.input()) is not None:
                 if record[0] == "open":
                     opened.close()
                     target = None
-                self._catch_up(self._reel.elsewhere(), self._reel.coming_changes)
+                self._catch_up(self._log.elsewhere(), self._log.coming_changes)
                 try:
                     if record[0] == "open":
                         target = opened.enter_context(self._open(record[1]))
@@ -106,78 +94,71 @@ class Player:
                         raise
                 if self._watch is not None and target is not None:
                     memory = target.memory if isinstance(target, Agent) else target
-                    self._watch(self._reel.turn, memory)
+                    self._watch(self._log.turn, memory)
 
     def finish(self) -> None:
         """Take over what others did since."""
         others = self._archive.elsewhere(self._session.id)
-        records: list[Record] = [
-            [
-                "blocks",
-                others.newest,
-                [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks],
-            ],
-            ["facts", others.newest, [list(one) for one in others.stated]],
-        ]
-        self._catch_up(records, others.newest)
+        self._catch_up(list(elsewhere_records(others)), others.newest)
 
     def _catch_up(self, records: list[Record], newest: int) -> None:
-        if not records and not self._playback.has_news(newest):
+        if not records and not self._outside.has_news(newest):
             return
         with Store.open(self._path) as store:
-            self._playback.catch_up(store.for_user(self._archive.user), records, newest)
+            self._outside.catch_up(store.for_user(self._archive.user), records, newest)
 
     def _begin(self) -> None:
         """Make the store, with the state that the log begins with."""
         state = None
-        if self._reel.next_is("from"):
-            state = self._reel.take("from")[1]
+        if self._log.next_is("from"):
+            state = self._log.take("from")[1]
         elif self._is_empty:
-            state = state_of(self._archive, self._session)
+            state = snapshot_of(self._archive, self._session)
         with Store.open(self._path) as store:
             archive = store.for_user(self._archive.user)
-            session_id = archive.session(self._session.name).id
+            self.session_id = archive.session(self._session.name).id
             if state is None:
                 return
             self.begins_after = state["turns"]
-            self._playback.space = self._first_space()
+            self._outside.space = self._first_space()
             with archive.write() as transaction:
                 # What others said may stand in the window.
-                self._playback.take_over(transaction, self._begins_at)
+                self._outside.take_over(transaction, self._begins_at)
                 fill(
                     transaction,
-                    session_id,
+                    self.session_id,
                     source=self._archive,
                     source_session=self._session,
                     state=state,
                     space=self._first_space(),
                 )
-            self.num_decisions_before = len(archive.decisions(session_id=session_id, limit=2**31))
+            made = archive.decisions(session_id=self.session_id, limit=2**31)
+            self.num_decisions_before = len(made)
 
     def _first_space(self) -> str:
-        return str(self._reel.opening.get("embedder", ""))
+        return str(self._log.opening.get("embedder", ""))
 
     @contextmanager
     def _open(self, settings: dict[str, Any]) -> Iterator[Agent | Memory]:
-        self._playback.space = settings["embedder"]
+        self._outside.space = settings["embedder"]
         if "fence" in settings:
-            self._playback.fence = Fence(bytes.fromhex(settings["fence"]))
-        embedder = ReplayEmbedder(self._playback, settings["embedder"], settings["dim"])
+            self._outside.fence = Fence(bytes.fromhex(settings["fence"]))
+        embedder = ReplayEmbedder(self._outside, settings["embedder"], settings["dim"])
         common: dict[str, Any] = {
             "store": self._path,
             "user": self._archive.user,
             "session": self._session.name,
             "budget": Budget.recorded(settings["budget"]),
             "embedder": embedder,
+            "outside": self._outside.observe,
         }
         if settings["kind"] == "memory":
-            with open_memory(**common, outside=self._observed) as memory:
+            with open_memory(**common) as memory:
                 yield memory
             return
         generation = settings["generation"] | {"stop": tuple(settings["generation"]["stop"])}
-        with ReplayAgent(
-            self._playback,
-            model=ReplayModel(self._playback, settings),
+        with Agent(
+            model=ReplayModel(self._outside, settings),
             kv=settings["kv"],
             controller=settings["controller"],
             policy=self._policy_of(settings),
@@ -186,16 +167,11 @@ class Player:
             memory_tools=settings["memory_tools"],
             pin_instructions=settings["pin_instructions"],
             summaries=settings["summaries"],
-            tools=self._playback.recorded_tools(settings["tools"]),
+            tools=self._outside.recorded_tools(settings["tools"]),
             **common,
             **generation,
         ) as agent:
             yield agent
-
-    def _observed(self, archive: Archive, row: SessionRow) -> Outside:
-        archive.observer = self._playback
-        self._playback.target = archive
-        return self._playback
 
     def _policy_of(self, settings: dict[str, Any]) -> SegmentPolicy:
         if self._policy is not None:
@@ -222,17 +198,17 @@ class Player:
         if len(record) < 4:
             return  # it was refused before it began
         _, key, given, number = record
-        self._reel.turn = number
-        reply = self._playback.reply_of(number) if given else None
-        last = self._reel.left()
-        text = self._playback.text_of(number)
+        self._log.turn = number
+        reply = self._outside.reply_of(number) if given else None
+        last = self._log.left()
+        text = self._outside.text_of(number)
         with closing(target.session.events(text, turn=key, reply=reply)) as events:
             num_events = 0
             for event in events:
                 at_word = isinstance(event, Token)
                 num_events += not at_word
-                if last == (num_events, at_word) and not self._playback.is_speaking:
-                    self._reel.take("left")
+                if last == (num_events, at_word) and not self._outside.is_speaking:
+                    self._log.take("left")
                     break
 
     def _act(self, target: Agent | Memory | None, action: str, arguments: list[Any]) -> None:

@@ -12,9 +12,7 @@ It never looks into what it writes down, and it asks the model nothing of its ow
 
 from __future__ import annotations
 
-import base64
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,12 +22,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.audit.beginning import state_of
-from agentmem.audit.outside import Outside
-from agentmem.audit.recorded import RecordingModel, recorded_tool
-from agentmem.audit.tape import Record, part_hash, request_hash, said
+from agentmem.audit.recording_model import RecordingModel, recorded_tool
+from agentmem.audit.records import (
+    Record,
+    elsewhere_records,
+    pack_vector,
+    part_hash,
+    request_hash,
+    said,
+)
+from agentmem.audit.snapshot import snapshot_of
 from agentmem.models.base import ChatModel, Completion, Options, Part
+from agentmem.outside import Outside
 from agentmem.storage.archive import Archive, Counters, SessionRow, StoredSegment, Transaction
+from agentmem.storage.rows import Elsewhere
 
 
 class Recorder(Outside):
@@ -49,12 +55,13 @@ class Recorder(Outside):
         self._newest: int | None = None
         """The log's newest row; None until it was looked for."""
         self._before: Counters | None = None
-        self._state: dict[str, Any] | None = None
+        self._snapshot: dict[str, Any] | None = None
+        """Where the log begins, if it has no row yet."""
+        self._snapshot_at = -1
+        """The store's newest change when that was read."""
         self._broken = False
         """The log does not lead to where the session is: it must begin anew."""
-        self._depth = 0
         self._is_working = False
-        self._apart = threading.local()
         self._blocks: list[list[Any]] = []
         """Core memory when it was looked at last."""
         self._is_opening = False
@@ -77,7 +84,7 @@ class Recorder(Outside):
         self._opening = ["open", {**settings, "fence": self.fence.key.hex(), "tools": self._tools}]
         self._is_opening = True
         try:
-            with self._input(self._opening):
+            with super().opening(settings), self._input(self._opening):
                 yield
         finally:
             self._is_opening = False
@@ -85,9 +92,10 @@ class Recorder(Outside):
     @contextmanager
     def turn(self, key: str | None, *, given: bool) -> Iterator[None]:
         """A turn is being played."""
-        self._turn = ["turn", key, given]
-        with self._input(self._turn):
-            yield
+        with super().turn(key, given=given):
+            self._turn = ["turn", key, given]
+            with self._input(self._turn):
+                yield
 
     def turn_is(self, number: int, text: str, *, stored: bool) -> None:
         """The turn that is being played has this number and text."""
@@ -96,18 +104,20 @@ class Recorder(Outside):
 
     def left(self, num_events: int, *, at_word: bool) -> None:
         """Whoever read the turn's events walked away after so many, tokens not counted."""
-        # In the middle of what the model says, it is the reply that is cut off.
         if self._reply is None:
             self.note("left", num_events, at_word)
+        else:
+            # In the middle of what the model says, it is the reply that is cut off.
+            self.fail_reply(GeneratorExit())
 
     @contextmanager
     def act(self, action: str, arguments: Sequence[Any]) -> Iterator[None]:
         """Somebody acts on memory; what a model does by its tools is part of a turn."""
-        if self.active or self._is_apart:
+        if self.active:
             yield
             return
         plain = json.loads(json.dumps(list(arguments), default=_plain))
-        with self._input(["do", action, plain]):
+        with super().act(action, arguments), self._input(["do", action, plain]):
             yield
         if action == "recall":
             # Where the log must begin anew, it is opened as it is now.
@@ -115,17 +125,23 @@ class Recorder(Outside):
 
     @contextmanager
     def _input(self, record: Record) -> Iterator[None]:
-        elsewhere = self._look_around(record)
+        with self.turnstile.apart():
+            elsewhere = self._look_around()
+        if elsewhere is None:
+            if record is not self._opening:
+                self._begin_anew()
+            elsewhere = []
+        if not self._newest:
+            # Here, where nobody waits for the store: a long session takes its time.
+            self._read_snapshot()
         self._pending += [record, *elsewhere]
-        self._depth += 1
         try:
             yield
         finally:
             self.fail_reply(GeneratorExit())
-            self._depth -= 1
 
-    def _look_around(self, record: Record) -> list[Record]:
-        """What others did since the last input; where the log cannot tell, it begins anew."""
+    def _look_around(self) -> list[Record] | None:
+        """What others did since the last input; None where the log cannot tell."""
         # Before anything is on record: what was forgotten is in no replay.
         self.follow()
         others = self._archive.elsewhere(self._session.id)
@@ -133,16 +149,22 @@ class Recorder(Outside):
             with self._archive.write(derived=True) as transaction:
                 transaction.end_log(self._session.id)
         if others.in_session or self._broken:
-            if record is not self._opening:
-                self._begin_anew()
-            return []
+            return None
+        return self._news(others)
+
+    def look_again(self) -> None:
+        """In the middle of an input it was seen that others had changed something first."""
+        self._pending += self._news(self._archive.elsewhere(self._session.id))
+
+    def _news(self, others: Elsewhere) -> list[Record]:
+        """What of core memory and facts is other than when it was looked at last."""
         found: list[Record] = []
-        blocks = [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks]
-        if blocks != self._blocks:
-            self._blocks = blocks
-            found.append(["blocks", others.newest, blocks])
-        if others.stated:
-            found.append(["facts", others.newest, [list(one) for one in others.stated]])
+        blocks, facts = elsewhere_records(others)
+        if blocks[2] != self._blocks:
+            self._blocks = blocks[2]
+            found.append(blocks)
+        if facts[2]:
+            found.append(facts)
         return found
 
     def _begin_anew(self) -> None:
@@ -154,31 +176,14 @@ class Recorder(Outside):
         self._pending = [self._opening, *self._fixed]
         if self._recording_model is not None:
             self._recording_model.begin_anew()
-        self._depth += 1
-        try:
-            self.reload()
-        finally:
-            self._depth -= 1
+        self.reload()
 
     # What the world answers
 
     @property
     def active(self) -> bool:
         """Whether a consequence of an input is being computed; others only look."""
-        return self._depth > 0 and not self._is_apart
-
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What this thread does meanwhile is part of no input."""
-        self._apart.is_on = True
-        try:
-            yield
-        finally:
-            self._apart.is_on = False
-
-    @property
-    def _is_apart(self) -> bool:
-        return getattr(self._apart, "is_on", False)
+        return self.turnstile.is_inside
 
     def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
         """What is read for facts now."""
@@ -208,8 +213,7 @@ class Recorder(Outside):
         """The vector of a text that is looked for; recorded where no segment has it."""
         vector = embed()
         if text != self._said:
-            packed = base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-            self.note("vector", packed)
+            self.note("vector", pack_vector(vector))
         return vector
 
     def monotonic(self) -> float:
@@ -278,8 +282,14 @@ class Recorder(Outside):
         if before.recording != self._newest:
             # Another process forgot something: the log ends, in the middle of what we do.
             self._broken = True
-        elif not self._newest:
-            self._state = state_of(self._archive, self._session)
+        elif not self._newest and before.changes != self._snapshot_at:
+            self._read_snapshot()
+
+    def _read_snapshot(self) -> None:
+        counted = self._archive.counters(self._session.id)
+        if not counted.recording:
+            self._snapshot_at = counted.changes
+            self._snapshot = snapshot_of(self._archive, self._session)
 
     def end(self, transaction: Transaction) -> None:
         """A change is about to be committed."""
@@ -288,12 +298,9 @@ class Recorder(Outside):
         if not self.active or self._broken:
             return
         assert self._before is not None, "a change was begun"
-        if self._reply is not None:
-            # Its reader walked away, and what there is of the reply is being committed.
-            self.fail_reply(GeneratorExit())
         records = list(self._pending)
-        if self._state is not None:
-            records.insert(0, ["from", self._state])
+        if self._snapshot is not None:
+            records.insert(0, ["from", self._snapshot])
         self._num_written = len(self._pending)
         reply = None if transaction.reply is None else transaction.reply.get("text")
         self._newest = transaction.add_recording(
@@ -302,17 +309,17 @@ class Recorder(Outside):
 
     def committed(self) -> None:
         """It was committed."""
-        if self._is_apart:
+        if not self.active:
             return
         del self._pending[: self._num_written]
         self._num_written = 0
-        self._state = None
+        self._snapshot = None
         if self._broken:
             self._pending.clear()
 
     def failed(self, error: BaseException) -> None:
         """It was not committed: the row is not there either."""
-        if self._is_apart:
+        if not self.active:
             return
         self._num_written = 0
         self._newest = None

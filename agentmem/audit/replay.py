@@ -1,6 +1,6 @@
 """Playing a recorded session again, with the code as it is now, into a store of its own.
 
-    log + texts of turns  ──▶  Agent over Playback  ──▶  fresh store  ──▶  the same state hash
+    log + texts of turns  ──▶  Agent over ReplayOutside  ──▶  fresh store  ──▶  the same state hash
 
 What was recorded is the outside (`Outside`); all the rest is computed anew, so that a session whose
 hash comes out the same was decided by this code, this policy and this log. No model and no embedder
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from agentmem.audit.player import Player, Watcher
-from agentmem.audit.state import first_difference, state_hash
+from agentmem.audit.state_hash import first_difference, state_hash
 from agentmem.errors import InvalidInput
 from agentmem.policies.base import SegmentPolicy
 from agentmem.storage.archive import Archive, Store
@@ -110,13 +110,13 @@ def replay(
             replayed = store.for_user(archive.user)
             hashes = state_hash(archive, session), state_hash(replayed, session)
             same = hashes[0] == hashes[1]
+            made = replayed.decisions(session_id=player.session_id, limit=2**31)
             return Replay(
                 *hashes,
                 difference="" if same else first_difference(archive, replayed, session),
                 begins_after=player.begins_after,
                 turns=len(archive.turns(row.id)) - player.begins_after,
-                decisions=len(replayed.decisions(session_id=1, limit=2**31))
-                - player.num_decisions_before,
+                decisions=len(made) - player.num_decisions_before,
                 seconds=time.monotonic() - started,
             )
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentmem.audit.other_player import Kept, OtherPlayer, Window, tokens_freed, window_of
 from agentmem.audit.player import Player
+from agentmem.audit.whatif_player import Kept, WhatIfPlayer, Window, tokens_freed, window_of
 from agentmem.errors import InvalidInput
 from agentmem.memory import Memory
 from agentmem.policies import make_policy
@@ -94,7 +94,7 @@ def what_if(
             f"{max(numbers)}."
         )
     with tempfile.TemporaryDirectory(prefix="agentmem-whatif-") as folder:
-        other = OtherPlayer(archive, row, rows, Path(folder) / "other.db", policy, budget, chosen)
+        other = WhatIfPlayer(archive, row, rows, Path(folder) / "other.db", policy, budget, chosen)
         other.play()
         mine, my_tokens, my_freed = _recorded(archive, row, rows, chosen, Path(folder))
     return WhatIf(

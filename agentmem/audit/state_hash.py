@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from agentmem.audit.records import window_items
 from agentmem.storage.archive import Archive, DecisionRow, Fact, StoredSegment
 
 _CLOCKED = ("seconds",)
@@ -46,8 +47,8 @@ def state_items(archive: Archive, session: str) -> Iterator[tuple[str, str]]:
         for fact in facts:
             name = f"fact about {fact.about} from {fact.sources[0].segment_id}"
             yield name, _json(_fact(fact, said))
-    for place, entry in enumerate(archive.window(row.id)):
-        yield f"window place {place}", _json(list(asdict(entry).values()))
+    for place, item in enumerate(window_items(archive.window(row.id))):
+        yield f"window place {place}", _json(item)
     for block in archive.blocks():
         yield f"block {block.label}", _json(asdict(block))
     for made in reversed(archive.decisions(session_id=row.id, limit=2**31)):
@@ -104,8 +105,8 @@ def _decision(row: DecisionRow) -> dict[str, Any]:
         "evidence": {str(one): dict(shown) for one, shown in decision.evidence.items()},
         "alternative": decision.alternative,
         "tool_call": decision.tool_call,
-        "before": [list(asdict(entry).values()) for entry in row.window_before],
-        "after": [list(asdict(entry).values()) for entry in row.window_after],
+        "before": window_items(row.window_before),
+        "after": window_items(row.window_after),
         "states": {str(one): list(state) for one, state in row.states_before.items()},
         "effect": dict(row.effect),
         "cost": {name: value for name, value in row.cost.items() if name not in _CLOCKED},

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from agentmem.agent import Agent
-from agentmem.audit.otherwise import OtherModel, Otherwise
-from agentmem.audit.player import Player, ReplayAgent, act_on
-from agentmem.audit.replayed import ReplayEmbedder
-from agentmem.audit.tape import ELSEWHERE, INPUTS, Record
+from agentmem.audit.player import Player, act_on
+from agentmem.audit.records import ELSEWHERE, INPUTS, Record
+from agentmem.audit.replay_model import ReplayEmbedder
+from agentmem.audit.whatif_outside import WhatIfModel, WhatIfOutside
 from agentmem.budget import Budget
 from agentmem.errors import AgentmemError
 from agentmem.events import Decided
 from agentmem.fence import Fence
 from agentmem.memory import Memory
+from agentmem.modes import RecallMode
 from agentmem.storage.archive import (
     Archive,
     DecisionRow,
@@ -54,7 +55,7 @@ Window = dict[tuple[int, str, str, str], Kept]
 """A window by what a segment is in both plays: turn, kind, origin, content hash."""
 
 
-class OtherPlayer(Player):
+class WhatIfPlayer(Player):
     """Plays a log's inputs and replies with another policy.
 
     Args:
@@ -79,13 +80,13 @@ class OtherPlayer(Player):
         self.tokens = 0
         self.freed = 0
         self.skipped = 0
-        self.recall = "off"
+        self.recall: RecallMode = "off"
         self.budget_tokens = 0
         self._rows = rows
         self._policy_name = policy
         self._budget = budget
         self._turn = turn
-        self._otherwise = Otherwise(archive, session, rows)
+        self._whatif = WhatIfOutside(archive, session, rows)
         self._made: dict[int, int] = {}
         """What people decided, by the recorded decision's id."""
 
@@ -98,11 +99,11 @@ class OtherPlayer(Player):
                 number = record[3] if record[0] == "turn" and len(record) > 3 else 0
                 if number > self._turn:
                     break
-                self._otherwise.prepare(number, following, row)
+                self._whatif.prepare(number, following, row)
                 with Store.open(self._path) as store:
                     elsewhere = [one for one in following if one[0] in ELSEWHERE]
                     target = store.for_user(self._archive.user)
-                    self._otherwise.catch_up(target, elsewhere, row.counters.changes)
+                    self._whatif.catch_up(target, elsewhere, row.counters.changes)
                 if record[0] == "open":
                     if record[1]["kind"] == "agent":
                         opened.close()
@@ -118,7 +119,7 @@ class OtherPlayer(Player):
 
     def _say(self, agent: Agent, number: int, key: str | None) -> None:
         try:
-            agent.chat(self._otherwise.text_of(number), turn=key)
+            agent.chat(self._whatif.text_of(number), turn=key)
         except AgentmemError:
             # It was not answered then either: the next turn finds it as it is.
             return
@@ -150,17 +151,16 @@ class OtherPlayer(Player):
         made = memory.archive.decisions(session_id=memory.session.id, limit=2**31)
         self.freed = tokens_freed(made, self._turn)
 
-    def _agent(self, settings: Mapping[str, Any]) -> ReplayAgent:
-        self._otherwise.space = settings["embedder"]
-        self._otherwise.fence = Fence(bytes.fromhex(settings["fence"]))
+    def _agent(self, settings: Mapping[str, Any]) -> Agent:
+        self._whatif.space = settings["embedder"]
+        self._whatif.fence = Fence(bytes.fromhex(settings["fence"]))
         limits = Budget.recorded(settings["budget"])
         if self._budget is not None:
             limits = replace(limits, max_tokens=self._budget, reserve=0)
         self.budget_tokens = limits.max_tokens
         self.recall = "off" if settings["recall"] == "off" else "text"
-        return ReplayAgent(
-            self._otherwise,
-            model=OtherModel(self._otherwise, settings),
+        return Agent(
+            model=WhatIfModel(self._whatif, settings),
             store=self._path,
             user=self._archive.user,
             session=self._session.name,
@@ -172,8 +172,9 @@ class OtherPlayer(Player):
             memory_tools=settings["memory_tools"],
             pin_instructions=settings["pin_instructions"],
             summaries=settings["summaries"],
-            tools=self._otherwise.recorded_tools(settings["tools"]),
-            embedder=ReplayEmbedder(self._otherwise, settings["embedder"], settings["dim"]),
+            tools=self._whatif.recorded_tools(settings["tools"]),
+            embedder=ReplayEmbedder(self._whatif, settings["embedder"], settings["dim"]),
+            outside=self._whatif.observe,
         )
 
 

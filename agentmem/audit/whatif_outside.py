@@ -6,7 +6,6 @@ part that was never counted is estimated, a text without a stored vector is like
 
 from __future__ import annotations
 
-import base64
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,10 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.audit.playback import Playback
-from agentmem.audit.recorded import changed
-from agentmem.audit.reel import Reel
-from agentmem.audit.tape import Record, completion_of, part_hash
+from agentmem.audit.log import Log
+from agentmem.audit.records import (
+    Record,
+    change_mapping,
+    completion_of,
+    part_hash,
+    unpack_vector,
+)
+from agentmem.audit.replay_outside import ReplayOutside
 from agentmem.errors import ModelUnavailable
 from agentmem.models.base import (
     Capabilities,
@@ -41,7 +45,7 @@ from agentmem.storage.archive import (
 )
 
 
-class Otherwise(Playback):
+class WhatIfOutside(ReplayOutside):
     """What came from outside, for whoever asks for it.
 
     Args:
@@ -51,7 +55,7 @@ class Otherwise(Playback):
     """
 
     def __init__(self, source: Archive, session: SessionRow, rows: Sequence[RecordingRow]) -> None:
-        super().__init__(source, session, Reel(rows))
+        super().__init__(source, session, Log(rows))
         records = [record for row in rows for record in row.records]
         self.counts = {record[1]: int(record[2]) for record in records if record[0] == "count"}
         self.replies: deque[Completion] = deque()
@@ -79,12 +83,11 @@ class Otherwise(Playback):
                 text = reply if record[2] is None else record[2]
                 self.replies.append(Completion(text, "interrupted"))
             elif record[0] == "attention":
-                changed(self.attention, *record[1:])
+                change_mapping(self.attention, *record[1:])
             elif record[0] == "tool":
                 self._results.append(str(record[2]))
             elif record[0] == "vector":
-                packed = base64.b64decode(record[1])
-                self._query = np.frombuffer(packed, "<f4").astype(np.float32)
+                self._query = unpack_vector(record[1])
 
     def monotonic(self) -> float:
         """No second passes: a policy is never late."""
@@ -127,19 +130,19 @@ class Otherwise(Playback):
         """A change is about to be committed."""
 
 
-class OtherModel(ChatModel):
+class WhatIfModel(ChatModel):
     """Says in each turn what was said in it, whatever it is asked.
 
     Args:
-        otherwise: what was said.
+        outside: what was said.
         settings: the opening's.
     """
 
-    def __init__(self, otherwise: Otherwise, settings: Mapping[str, Any]) -> None:
-        self._otherwise = otherwise
+    def __init__(self, outside: WhatIfOutside, settings: Mapping[str, Any]) -> None:
+        self._outside = outside
         self.name = str(settings["model"])
         self.capabilities = Capabilities(**settings["capabilities"])
-        self._kv = None if settings["dense_bytes_per_token"] is None else OtherKV(otherwise)
+        self._kv = None if settings["dense_bytes_per_token"] is None else WhatIfKV(outside)
         self._ratio = 1.0
 
     @property
@@ -149,7 +152,7 @@ class OtherModel(ChatModel):
 
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part, as they were counted; else an estimate, scaled to such counts."""
-        num_tokens = self._otherwise.counts.get(part_hash(part))
+        num_tokens = self._outside.counts.get(part_hash(part))
         estimate = estimate_tokens(part)
         if num_tokens is not None:
             self._ratio = num_tokens / estimate
@@ -158,20 +161,20 @@ class OtherModel(ChatModel):
 
     def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
         """Say the next of the turn's replies."""
-        if not self._otherwise.replies:
+        if not self._outside.replies:
             raise ModelUnavailable("Nothing was answered here.")
-        completion = self._otherwise.replies.popleft()
+        completion = self._outside.replies.popleft()
         yield Delta(completion.text)
         yield Delta(completion=completion)
 
 
-class OtherKV:
+class WhatIfKV:
     """Tells what attention was observed, and holds nothing."""
 
     dense_bytes_per_token = 0
 
-    def __init__(self, otherwise: Otherwise) -> None:
-        self._otherwise = otherwise
+    def __init__(self, outside: WhatIfOutside) -> None:
+        self._outside = outside
 
     def has(self, key: PartKey) -> bool:
         """Nothing comes back as KV."""
@@ -179,7 +182,7 @@ class OtherKV:
 
     def attention(self) -> Mapping[PartKey, float]:
         """What was observed by this turn."""
-        return self._otherwise.attention
+        return self._outside.attention
 
     def forget(self, key: PartKey) -> None:
         """There is nothing to delete."""

@@ -25,13 +25,19 @@ Requests and parts are hashes: what they say follows from what is stored. It kno
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from agentmem.models.base import Completion, Options, Part
 from agentmem.segment import Message, ToolCall
+from agentmem.storage.rows import BlockRow, Elsewhere, WindowEntry
 
 Record = list[Any]
 INPUTS = ("open", "turn", "do")
@@ -115,3 +121,42 @@ def completion_of(record: Record, reply: str) -> Completion:
         more.get("thought", ""),
         completion_tokens=more.get("tokens", 0),
     )
+
+
+def block_items(blocks: Sequence[BlockRow]) -> list[list[Any]]:
+    """Blocks as a log has them: `BlockRow(*item)` each, without what its version says."""
+    return [[one.label, one.description, one.max_tokens, one.version] for one in blocks]
+
+
+def window_items(window: Sequence[WindowEntry]) -> list[list[Any]]:
+    """A window as a log has it: `WindowEntry(*item)` each."""
+    return [list(astuple(entry)) for entry in window]
+
+
+def elsewhere_records(others: Elsewhere) -> tuple[Record, Record]:
+    """What others made of core memory, and what they stated, as records."""
+    blocks: Record = ["blocks", others.newest, block_items(others.blocks)]
+    return blocks, ["facts", others.newest, [list(one) for one in others.stated]]
+
+
+def pack_vector(vector: NDArray[np.float32]) -> str:
+    """A vector of shape (dim,) as text."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+def unpack_vector(text: str) -> NDArray[np.float32]:
+    """Read what `pack_vector` wrote."""
+    return np.frombuffer(base64.b64decode(text), "<f4").astype(np.float32)
+
+
+def mapping_changes(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
+    """What is new or other, as keys and values in turn, and the keys that are gone."""
+    other = [[key, value] for key, value in new.items() if old.get(key) != value]
+    return [item for pair in other for item in pair], [key for key in old if key not in new]
+
+
+def change_mapping(old: dict[Any, Any], new: Sequence[Any], gone: Sequence[Any]) -> None:
+    """Make the mapping what `mapping_changes` told."""
+    for key in gone:
+        old.pop(key, None)
+    old.update(zip(new[::2], new[1::2], strict=True))

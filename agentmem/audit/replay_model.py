@@ -12,9 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.audit.playback import Playback, raised
-from agentmem.audit.recorded import changed
-from agentmem.audit.tape import completion_of, part_hash, request_hash, weigh_hash
+from agentmem.audit.records import (
+    change_mapping,
+    completion_of,
+    part_hash,
+    request_hash,
+    weigh_hash,
+)
+from agentmem.audit.replay_outside import ReplayOutside, raised
 from agentmem.models.base import (
     Capabilities,
     ChatModel,
@@ -35,16 +40,16 @@ class ReplayModel(ChatModel):
     """Says what another model said.
 
     Args:
-        playback: what it said.
+        outside: what it said.
         settings: the opening's: its name and what it could do.
     """
 
-    def __init__(self, playback: Playback, settings: Mapping[str, Any]) -> None:
-        self._playback = playback
+    def __init__(self, outside: ReplayOutside, settings: Mapping[str, Any]) -> None:
+        self._outside = outside
         self.name = str(settings["model"])
         self.capabilities = Capabilities(**settings["capabilities"])
         bytes_per_token = settings["dense_bytes_per_token"]
-        self._kv = None if bytes_per_token is None else ReplayKV(playback, bytes_per_token)
+        self._kv = None if bytes_per_token is None else ReplayKV(outside, bytes_per_token)
 
     @property
     def kv(self) -> KVTier | None:
@@ -53,7 +58,7 @@ class ReplayModel(ChatModel):
 
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part, as they were counted."""
-        return self._playback.reel.count(part_hash(part))
+        return self._outside.log.count(part_hash(part))
 
     def count_tools(self, tools: Sequence[Tool]) -> int:
         """Tokens the tools' descriptions take, as they were counted."""
@@ -71,16 +76,16 @@ class ReplayModel(ChatModel):
         Raises:
             ReplayDiverged: something else was to be judged then.
         """
-        reel = self._playback.reel
+        log = self._outside.log
         request = weigh_hash(examples, parts, answers, options)
-        reel.take("weigh", key=request)
+        log.take("weigh", key=request)
         for part in parts:
-            if reel.next_is("error"):
-                record = reel.take("error", key=request)
+            if log.next_is("error"):
+                record = log.take("error", key=request)
                 raise raised(record[2], record[3])
-            if not reel.next_is("weight"):
+            if not log.next_is("weight"):
                 return
-            yield tuple(reel.take("weight", key=part.key)[2])
+            yield tuple(log.take("weight", key=part.key)[2])
 
     def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
         """Say it again, all at once.
@@ -88,11 +93,11 @@ class ReplayModel(ChatModel):
         Raises:
             ReplayDiverged: something else was asked then.
         """
-        reel = self._playback.reel
+        log = self._outside.log
         kind = "aside" if options.ephemeral else "say"
-        record = reel.take(kind, "error", "away", key=request_hash(prompt, options))
-        reply = self._playback.reply_of(reel.turn) if reel.turn else ""
-        self._playback.is_speaking = True
+        record = log.take(kind, "error", "away", key=request_hash(prompt, options))
+        reply = self._outside.reply_of(log.turn) if log.turn else ""
+        self._outside.is_speaking = True
         try:
             if record[0] == "error":
                 if record[4]:
@@ -105,15 +110,15 @@ class ReplayModel(ChatModel):
             if completion.text:
                 yield Delta(completion.text)
         finally:
-            self._playback.is_speaking = False
+            self._outside.is_speaking = False
         yield Delta(completion=completion)
 
 
 class ReplayKV:
     """Tells what a KV tier told."""
 
-    def __init__(self, playback: Playback, dense_bytes_per_token: int) -> None:
-        self._playback = playback
+    def __init__(self, outside: ReplayOutside, dense_bytes_per_token: int) -> None:
+        self._outside = outside
         self._attention: dict[PartKey, float] = {}
         self._states: dict[PartKey, State] = {}
         self._bytes_per_token = dense_bytes_per_token
@@ -125,11 +130,11 @@ class ReplayKV:
 
     def has(self, key: PartKey) -> bool:
         """Whether there was KV of the part."""
-        return bool(self._playback.reel.take("has", key=key)[2])
+        return bool(self._outside.log.take("has", key=key)[2])
 
     def attention(self) -> Mapping[PartKey, float]:
         """What was observed."""
-        changed(self._attention, *self._playback.reel.take("attention")[1:])
+        change_mapping(self._attention, *self._outside.log.take("attention")[1:])
         return dict(self._attention)
 
     def forget(self, key: PartKey) -> None:
@@ -137,18 +142,18 @@ class ReplayKV:
 
     def usage(self) -> KVUsage:
         """Where parts lived; bytes were not recorded."""
-        changed(self._states, *self._playback.reel.take("states")[1:])
+        change_mapping(self._states, *self._outside.log.take("states")[1:])
         return KVUsage(states=dict(self._states))
 
 
 class ReplayEmbedder(Embedder):
     """Gives the vectors that are stored with the texts."""
 
-    def __init__(self, playback: Playback, name: str, dim: int) -> None:
-        self._playback = playback
+    def __init__(self, outside: ReplayOutside, name: str, dim: int) -> None:
+        self._outside = outside
         self.name = name
         self.dim = dim
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of shape (len(texts), dim)."""
-        return self._playback.vectors(texts)
+        return self._outside.vectors(texts)

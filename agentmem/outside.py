@@ -16,8 +16,8 @@ patterns find, what memory tools do and layouts follow from these.
 
 `replay` says what of it cannot be played.
 
-This class lets everything through; `Recorder` writes it down, `Playback` gives it back. It decides
-nothing.
+This class lets everything through, one input at a time; a recorder writes it down, a replay gives
+it back. It decides nothing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ from numpy.typing import NDArray
 from agentmem.fence import Fence
 from agentmem.models.base import ChatModel, Embedder
 from agentmem.storage.rows import StoredSegment
+from agentmem.turnstile import Turnstile
 
 
 class Outside:
     """What is not recorded: the outside itself."""
 
     def __init__(self) -> None:
+        self.turnstile = Turnstile()
+        """Lets one turn or act through after the other."""
         self.fence = Fence()
         """Around foreign text in prompts; what is fenced cannot know its key."""
         self.follow: Callable[[], object] = lambda: None
@@ -49,7 +52,8 @@ class Outside:
     @contextmanager
     def opening(self, settings: Mapping[str, Any]) -> Iterator[None]:
         """A session is being opened with these settings, plain JSON."""
-        yield
+        with self.turnstile.enter("it is being opened"):
+            yield
 
     @contextmanager
     def turn(self, key: str | None, *, given: bool) -> Iterator[None]:
@@ -58,8 +62,12 @@ class Outside:
         Args:
             key: what the caller calls it.
             given: the reply is known already.
+
+        Raises:
+            SessionBusy: another turn or act is not at its end.
         """
-        yield
+        with self.turnstile.enter("it is answering a turn"):
+            yield
 
     def turn_is(self, number: int, text: str, *, stored: bool) -> None:
         """The turn that is being played has this number and text.
@@ -77,13 +85,19 @@ class Outside:
 
     @contextmanager
     def act(self, action: str, arguments: Sequence[Any]) -> Iterator[None]:
-        """Somebody acts on memory; what a model does by its tools is part of a turn."""
-        yield
+        """Somebody acts on memory; what a model does by its tools is part of a turn.
 
-    @contextmanager
-    def apart(self) -> Iterator[None]:
-        """What this thread does meanwhile is part of no input."""
-        yield
+        Raises:
+            SessionBusy: a turn or another act is not at its end.
+        """
+        if self.turnstile.is_inside:
+            yield
+            return
+        with self.turnstile.enter(f"somebody acts on its memory ({action})"):
+            yield
+
+    def look_again(self) -> None:
+        """In the middle of an input it was seen that others had changed something first."""
 
     def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
         """What is read for facts now: it depends on what others have read."""

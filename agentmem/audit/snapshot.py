@@ -7,34 +7,30 @@ they stay as they were. It knows nothing of what comes after.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
+from agentmem.audit.records import block_items, window_items
 from agentmem.storage.archive import Archive, BlockRow, SessionRow, Transaction, WindowEntry
 
-ELSEWHERE = "(other sessions)"
+OTHER_SESSIONS = "(other sessions)"
 """What stands in a replay's store for the user's other sessions."""
 
 
-def state_of(archive: Archive, session: SessionRow) -> dict[str, Any] | None:
+def snapshot_of(archive: Archive, session: SessionRow) -> dict[str, Any] | None:
     """The state of a session as plain JSON; None where nothing was said in it yet."""
-    stored = archive.session_segments(session.id)
-    now = next(row for row in archive.sessions() if row.id == session.id)
-    if not stored and not now.num_turns:
+    now = archive.snapshot(session.id)
+    if not now.segments and not now.num_turns:
         return None
-    decisions = archive.decisions(session_id=session.id, limit=1)
     others = archive.elsewhere(session.id, ever=True)
     return {
         "turns": now.num_turns,
-        "unanswered": [turn.number for turn in archive.turns(session.id) if turn.reply is None],
-        "decisions": decisions[0].id if decisions else 0,
+        "unanswered": list(now.unanswered),
+        "decisions": now.last_decision,
         "settings": dict(now.settings),
-        "window": [list(asdict(entry).values()) for entry in archive.window(session.id)],
-        "segments": [
-            [s.segment.id, s.state, int(s.pinned), s.kept_until, s.recalls, s.used_turn]
-            for s in stored
-        ],
-        "blocks": [[b.label, b.description, b.max_tokens, b.version] for b in others.blocks],
+        "window": window_items(now.window),
+        "segments": [list(one) for one in now.segments],
+        "blocks": block_items(others.blocks),
         "facts": [list(one) for one in others.stated],
     }
 
@@ -48,7 +44,7 @@ def fill(
     state: Mapping[str, Any],
     space: str,
 ) -> None:
-    """Give a session of a fresh store the state that `state_of` told.
+    """Give a session of a fresh store the state that `snapshot_of` told.
 
     Args:
         source: where texts, turns, decisions and vectors are read from.
@@ -103,7 +99,7 @@ def add_blocks(
         edits = [one for one in source.block_edits(block.label) if one.version <= block.version]
         for one in edits:
             if one.session_id not in sessions:
-                sessions[one.session_id] = transaction.session(ELSEWHERE)
+                sessions[one.session_id] = transaction.session(OTHER_SESSIONS)
         mine = [replace(one, session_id=sessions[one.session_id]) for one in edits]
         transaction.put_block(block, mine)
 
@@ -125,7 +121,7 @@ def add_foreign(transaction: Transaction, source: Archive, ids: Collection[int])
     rows["lineage"] = [
         row for row in rows["lineage"] if there.issuperset((row["child_id"], row["parent_id"]))
     ]
-    transaction.put_rows(transaction.session(ELSEWHERE), rows)
+    transaction.put_rows(transaction.session(OTHER_SESSIONS), rows)
     return {one.segment.text: one.segment.id for one in source.segments(sorted(there))}
 
 

@@ -7,14 +7,12 @@ computes with the same numbers. What nobody's input caused (a status line, an ex
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from agentmem.audit.tape import weigh_hash
+from agentmem.audit.records import mapping_changes, weigh_hash
 from agentmem.errors import AgentmemError, InvalidInput
 from agentmem.models.base import (
     ChatModel,
-    Completion,
     Delta,
     KVTier,
     KVUsage,
@@ -26,44 +24,10 @@ from agentmem.models.base import (
 )
 from agentmem.tools import DescribedTool, describe, in_words, invoke
 
+if TYPE_CHECKING:
+    from agentmem.audit.recorder import Recorder
+
 ATTENTION_DIGITS = 5
-
-
-class Notes(Protocol):
-    """What is written down by whom is recorded."""
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is written down now."""
-        ...
-
-    def note(self, *record: Any) -> None:
-        """Write a record down."""
-        ...
-
-    def count(self, part: Part, num_tokens: int) -> None:
-        """A part takes so many tokens."""
-        ...
-
-    def at_work(self) -> AbstractContextManager[None]:
-        """Inside, the model works and looks at the clock for itself alone."""
-        ...
-
-    def begin_reply(self, prompt: Sequence[Part], options: Options) -> None:
-        """The model is asked."""
-        ...
-
-    def piece(self, text: str) -> None:
-        """It said so much more."""
-        ...
-
-    def end_reply(self, completion: Completion, *, ephemeral: bool) -> None:
-        """It has answered."""
-        ...
-
-    def fail_reply(self, error: BaseException) -> None:
-        """It failed, or was interrupted."""
-        ...
 
 
 class RecordingModel(ChatModel):
@@ -71,13 +35,13 @@ class RecordingModel(ChatModel):
 
     Args:
         model: answers.
-        notes: where its answers go.
+        recorder: writes its answers down.
     """
 
-    def __init__(self, model: ChatModel, notes: Notes) -> None:
+    def __init__(self, model: ChatModel, recorder: Recorder) -> None:
         self._model = model
-        self._notes = notes
-        self._kv = None if model.kv is None else RecordingKV(model.kv, notes)
+        self._recorder = recorder
+        self._kv = None if model.kv is None else RecordingKV(model.kv, recorder)
         self.name = model.name
         self.capabilities = model.capabilities
 
@@ -98,28 +62,28 @@ class RecordingModel(ChatModel):
     def count_tokens(self, part: Part) -> int:
         """Tokens of the part in a prompt."""
         num_tokens = self._model.count_tokens(part)
-        self._notes.count(part, num_tokens)
+        self._recorder.count(part, num_tokens)
         return num_tokens
 
     def generate(self, prompt: Sequence[Part], options: Options) -> Iterator[Delta]:
         """Answer the prompt."""
-        self._notes.begin_reply(prompt, options)
+        self._recorder.begin_reply(prompt, options)
         try:
             for delta in self._model.generate(prompt, options):
                 if delta.text:
-                    self._notes.piece(delta.text)
+                    self._recorder.piece(delta.text)
                 if delta.completion is not None:
-                    self._notes.end_reply(delta.completion, ephemeral=options.ephemeral)
+                    self._recorder.end_reply(delta.completion, ephemeral=options.ephemeral)
                 yield delta
         except BaseException as error:
-            self._notes.fail_reply(error)
+            self._recorder.fail_reply(error)
             raise
 
     def count_tools(self, tools: Sequence[Tool]) -> int:
         """Tokens the tools' descriptions take."""
         num_tokens = self._model.count_tools(tools)
         if tools:
-            self._notes.count(tools_part(tools), num_tokens)
+            self._recorder.count(tools_part(tools), num_tokens)
         return num_tokens
 
     def weigh(
@@ -131,19 +95,19 @@ class RecordingModel(ChatModel):
     ) -> Iterator[tuple[float, ...]]:
         """How likely each answer is to each part."""
         request = weigh_hash(examples, parts, answers, options)
-        self._notes.note("weigh", request)
+        self._recorder.note("weigh", request)
         weighed = self._model.weigh(examples, parts, answers, options)
         for part in parts:
             try:
-                with self._notes.at_work():
+                with self._recorder.at_work():
                     row = next(weighed, None)
             except BaseException as error:
-                self._notes.note("error", request, type(error).__name__, str(error), "")
+                self._recorder.note("error", request, type(error).__name__, str(error), "")
                 raise
             if row is None:
                 return
             logs = tuple(map(float, row))
-            self._notes.note("weight", part.key, list(logs))
+            self._recorder.note("weight", part.key, list(logs))
             yield logs
 
     def begin_anew(self) -> None:
@@ -159,9 +123,9 @@ class RecordingModel(ChatModel):
 class RecordingKV:
     """A KV tier, recorded: of its mappings only what changed since they were last asked for."""
 
-    def __init__(self, kv: KVTier, notes: Notes) -> None:
+    def __init__(self, kv: KVTier, recorder: Recorder) -> None:
         self._kv = kv
-        self._notes = notes
+        self._recorder = recorder
         self._attention: dict[PartKey, float] = {}
         self._states: dict[PartKey, str] = {}
 
@@ -173,7 +137,7 @@ class RecordingKV:
     def has(self, key: PartKey) -> bool:
         """Whether the part can be in the next prompt without prefill."""
         there = self._kv.has(key)
-        self._notes.note("has", key, there)
+        self._recorder.note("has", key, there)
         return there
 
     def attention(self) -> Mapping[PartKey, float]:
@@ -181,8 +145,8 @@ class RecordingKV:
         observed = {
             key: float(f"{mass:.{ATTENTION_DIGITS}g}") for key, mass in self._kv.attention().items()
         }
-        if self._notes.active:
-            self._notes.note("attention", *changes(self._attention, observed))
+        if self._recorder.active:
+            self._recorder.note("attention", *mapping_changes(self._attention, observed))
             self._attention = observed
         return observed
 
@@ -193,28 +157,15 @@ class RecordingKV:
     def usage(self) -> KVUsage:
         """Bytes held, and where each part lives."""
         usage = self._kv.usage()
-        if self._notes.active:
+        if self._recorder.active:
             states = dict(usage.states)
-            self._notes.note("states", *changes(self._states, states))
+            self._recorder.note("states", *mapping_changes(self._states, states))
             self._states = {**states}
         return usage
 
     def begin_anew(self) -> None:
         """Tell everything once more."""
         self._attention, self._states = {}, {}
-
-
-def changes(old: Mapping[Any, Any], new: Mapping[Any, Any]) -> tuple[list[Any], list[Any]]:
-    """What is new or other, as keys and values in turn, and the keys that are gone."""
-    other = [[key, value] for key, value in new.items() if old.get(key) != value]
-    return [item for pair in other for item in pair], [key for key in old if key not in new]
-
-
-def changed(old: dict[Any, Any], new: Sequence[Any], gone: Sequence[Any]) -> None:
-    """Make the mapping what `changes` told."""
-    for key in gone:
-        old.pop(key, None)
-    old.update(zip(new[::2], new[1::2], strict=True))
 
 
 def recorded_tool(function: Callable[..., Any], note: Callable[..., None]) -> DescribedTool:

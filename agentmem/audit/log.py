@@ -7,11 +7,11 @@ It says what differs, and plays nothing itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentmem.audit.tape import ELSEWHERE, INPUTS, Record
+from agentmem.audit.records import ELSEWHERE, INPUTS, Record
 from agentmem.errors import AgentmemError, ReplayDiverged
 from agentmem.storage.archive import RecordingRow
 
@@ -42,11 +42,11 @@ class Commit:
     row: RecordingRow
 
 
-class Reel:
-    """Plays a log.
+class Log:
+    """A log, and how far it is played.
 
     Args:
-        rows: the log.
+        rows: of the session.
     """
 
     def __init__(self, rows: Sequence[RecordingRow]) -> None:
@@ -85,14 +85,14 @@ class Reel:
     @property
     def opening(self) -> dict[str, Any]:
         """The settings of the next opening; empty where there is none."""
-        for item in self._items[self._at :]:
+        for item in self._coming():
             if isinstance(item, list) and item[0] == "open":
                 return dict(item[1])
         return {}
 
     def left(self) -> tuple[int, bool] | None:
         """After how many events the reader of the turn walked away, and whether at a word."""
-        for item in self._items[self._at :]:
+        for item in self._coming():
             if isinstance(item, list):
                 if item[0] == "left":
                     return int(item[1]), bool(item[2])
@@ -103,7 +103,7 @@ class Reel:
     @property
     def coming_changes(self) -> int:
         """The store's newest change before the next commit; 0 where an input comes first."""
-        for item in self._items[self._at :]:
+        for item in self._coming():
             if isinstance(item, Commit):
                 return item.row.counters.changes
             if item[0] in INPUTS:
@@ -138,7 +138,7 @@ class Reel:
         Raises:
             BrokenOff: there is none before the next opening.
         """
-        for item in self._items[self._at :]:
+        for item in self._coming():
             if isinstance(item, Commit):
                 return item.row
         raise BrokenOff("The log has no further commit.")
@@ -187,6 +187,10 @@ class Reel:
             replayed=replayed,
         )
         return self.diverged
+
+    def _coming(self) -> Iterator[Record | Commit]:
+        """What comes next, without a copy of all that does."""
+        return (self._items[at] for at in range(self._at, len(self._items)))
 
     def _peek(self) -> Record | Commit | None:
         if self.diverged is not None:

@@ -7,7 +7,6 @@ vectors, by the text they are of. Whatever is asked for that the log does not ha
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentmem import errors
-from agentmem.audit.beginning import (
+from agentmem.audit.log import BrokenOff, Log
+from agentmem.audit.records import Record, unpack_vector
+from agentmem.audit.snapshot import (
     add_blocks,
     add_foreign,
     add_statements,
     add_vectors,
     known_statements,
 )
-from agentmem.audit.outside import Outside
-from agentmem.audit.reel import BrokenOff, Reel
-from agentmem.audit.tape import Record
 from agentmem.models.base import Tool
+from agentmem.outside import Outside
 from agentmem.storage.archive import (
     Archive,
     BlockRow,
@@ -36,20 +35,20 @@ from agentmem.storage.archive import (
 from agentmem.tools import DescribedTool
 
 
-class Playback(Outside):
+class ReplayOutside(Outside):
     """Plays the log of one session into a store of its own.
 
     Args:
         source: where the session was recorded.
         session: which.
-        reel: its log.
+        log: its log.
     """
 
-    def __init__(self, source: Archive, session: SessionRow, reel: Reel) -> None:
+    def __init__(self, source: Archive, session: SessionRow, log: Log) -> None:
         super().__init__()
         self._source = source
         self._session = session
-        self.reel = reel
+        self.log = log
         self.target: Archive | None = None
         """What it is played into."""
         self.is_speaking = False
@@ -65,6 +64,12 @@ class Playback(Outside):
         self._ids = {stored.segment.text: stored.segment.id for stored in reversed(own)}
         """Segments by their texts, for their vectors."""
 
+    def observe(self, archive: Archive, session: SessionRow) -> ReplayOutside:
+        """Be the outside of the session of this archive, which it is played into."""
+        self.target = archive
+        archive.observer = self
+        return self
+
     def text_of(self, number: int) -> str:
         """What the user said in a turn."""
         return self._turns[number].text
@@ -78,31 +83,35 @@ class Playback(Outside):
 
     def query(self, text: str, embed: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """The vector of a text that is looked for: recorded, or stored with the text."""
-        if self.reel.next_is("vector"):
-            packed = base64.b64decode(self.reel.take("vector")[1])
-            return np.frombuffer(packed, "<f4").astype(np.float32)
+        if self.log.next_is("vector"):
+            return unpack_vector(self.log.take("vector")[1])
         return embed()
 
     def monotonic(self) -> float:
         """Seconds, as they were read."""
-        return float(self.reel.take("clock")[1]) / 1000
+        return float(self.log.take("clock")[1]) / 1000
 
     def recorded_tools(self, described: Sequence[Sequence[Any]]) -> list[Callable[..., Any]]:
         """Functions of these names and descriptions that return what was returned."""
         return [DescribedTool(Tool(*one), self._tool) for one in described]
 
     def _tool(self, **_: Any) -> str:
-        _, outcome, text = self.reel.take("tool")
+        _, outcome, text = self.log.take("tool")
         if outcome == "returned":
             return str(text)
         if outcome == "failed":
             raise RuntimeError(text)
         raise raised("InvalidInput" if outcome == "invalid" else outcome, text)
 
+    def look_again(self) -> None:
+        """In the middle of an input others had changed something first."""
+        assert self.target is not None, "a session is open"
+        self.catch_up(self.target, self.log.elsewhere(), self.log.coming_changes)
+
     def unread(self, find: Callable[[], list[StoredSegment]]) -> list[StoredSegment]:
         """What was read for facts."""
         assert self.target is not None, "a session is open"
-        return self.target.segments(self.reel.take("unread")[1])
+        return self.target.segments(self.log.take("unread")[1])
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of stored texts.
@@ -115,7 +124,7 @@ class Playback(Outside):
             known = [self._ids[text]] if text in self._ids else []
             _, vectors = self._source.embeddings(self.space, known)
             if not len(vectors):
-                raise self.reel.differs(f"the vector of {text[:40]!r}")
+                raise self.log.differs(f"the vector of {text[:40]!r}")
             rows.append(vectors[0])
         return np.stack(rows)
 
@@ -123,11 +132,11 @@ class Playback(Outside):
 
     def begin(self, transaction: Transaction) -> None:
         """A change begins: with the ids, the time and the neighbours it had."""
-        if self.reel.diverged is not None:
-            raise self.reel.diverged
-        if self.reel.next_is("failed"):
-            raise raised(self.reel.take("failed")[1], "It failed when it was recorded.")
-        row = self.reel.coming()
+        if self.log.diverged is not None:
+            raise self.log.diverged
+        if self.log.next_is("failed"):
+            raise raised(self.log.take("failed")[1], "It failed when it was recorded.")
+        row = self.log.coming()
         transaction.now = row.created
         self.take_over(transaction, row.counters.changes)
         transaction.set_counters(row.counters)
@@ -153,7 +162,8 @@ class Playback(Outside):
         if not facts and not blocks and newest <= self._seen:
             return
         known = known_statements(target, facts)
-        with target.write() as transaction:
+        # It is no commit of the log's: nobody observes it.
+        with target.write(derived=True) as transaction:
             self.take_over(transaction, newest)
             add_blocks(transaction, self._source, self._session, blocks)
             add_statements(transaction, self._source, [one for one in facts if one not in known])
@@ -176,7 +186,7 @@ class Playback(Outside):
 
     def end(self, transaction: Transaction) -> None:
         """A change is about to be committed: so it was, and here."""
-        self.reel.commit()
+        self.log.commit()
 
     def committed(self) -> None:
         """It was committed."""
