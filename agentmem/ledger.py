@@ -6,7 +6,7 @@ the commit. The ledger decides nothing: it refuses what must not happen and reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -254,9 +254,7 @@ class Ledger:
                     raise InvalidInput(
                         f"Segment {stored.segment.id} is a former version of core memory."
                     )
-            missing = [one for one in decision.segment_ids if one not in self._context]
-            tokens = sum(self._context.count(self._archive.segment(one).segment) for one in missing)
-            self._check_room(tokens, "bring them back")
+            self._check_room([one for one in decision.segment_ids if one not in self._context])
         if decision.action == "pin":
             self._check_pins(decision.segment_ids)
             if decision.source != "user":
@@ -264,24 +262,31 @@ class Ledger:
         if decision.action in _LEAVES and decision.source == "controller":
             self._quota.check(self.turn)
 
-    def _check_room(self, tokens: int, what: str) -> None:
+    def _check_room(self, returning: Sequence[int]) -> None:
+        """What comes back must fit beside the reply."""
+        if not returning:
+            return
         budget = self._context.budget
+        tokens = sum(self._context.count(s.segment) for s in self._archive.segments(returning))
         over = self._context.num_tokens + tokens + budget.reserve - budget.max_tokens
         if over > 0:
             raise InvalidInput(
-                f"No room to {what}: {tokens} tokens more are {over} over the budget of "
+                f"No room to bring them back: {tokens} tokens more are {over} over the budget of "
                 f"{budget.max_tokens} (reserve for the reply: {budget.reserve}). Drop some first."
             )
 
-    def _check_pins(self, segment_ids: Iterable[int]) -> None:
-        """Pins must leave room for a conversation: half of what a review frees to."""
-        pinned = {entry.id for entry in self._context if entry.pinned} | set(segment_ids)
-        tokens = sum(self._context.count(self._archive.segment(one).segment) for one in pinned)
-        limit = self._context.budget.target_tokens // 2
+    def _check_pins(self, segment_ids: Sequence[int]) -> None:
+        """Pins must leave room for a conversation."""
+        context = self._context
+        new = [one for one in segment_ids if one not in context or not context[one].stays]
+        added = sum(context.count(stored.segment) for stored in self._archive.segments(new))
+        tokens, limit = context.pinned_tokens + added, context.most_pinned
         if tokens > limit:
+            unpin = " Unpin some first." if context.pinned_tokens else ""
             raise InvalidInput(
-                f"Pinned segments would take {tokens} tokens; at most {limit} may be pinned. "
-                "Unpin some first."
+                f"Pinned segments would take {tokens} tokens; at most {limit} may be pinned in a "
+                f"budget of {context.budget.max_tokens} with this system prompt, core memory and "
+                f"tools.{unpin}"
             )
 
     def _check_trusted(self, segment_ids: Sequence[int]) -> None:

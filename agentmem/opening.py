@@ -9,7 +9,6 @@ from pathlib import Path
 
 from agentmem.audit.outside import Outside
 from agentmem.audit.recorder import Recorder
-from agentmem.block import is_block
 from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
 from agentmem.context import Context
 from agentmem.errors import InvalidInput
@@ -99,16 +98,15 @@ def open_window(memory: Memory, system_prompt: str | None) -> None:
     load_stored_window(memory)
     context = memory.context
     core = [entry for entry in context if entry.segment.is_system_prompt]
-    blocks_tokens = sum(e.num_tokens for e in context if is_block(e.segment))
     text = normalize_text(system_prompt if system_prompt is not None else prompt("system"))
     if core and (system_prompt is None or core[0].segment.text == text):
-        context.budget.check(system_tokens=core[0].num_tokens + blocks_tokens)
+        context.check_budget()
         return
     segment = Segment(
         (Message("system", text),), kind="core_block", origin="system", trust=Trust.SYSTEM
     )
-    context.budget.check(system_tokens=context.count(segment) + blocks_tokens)
     context.remove(entry.id for entry in core)
+    context.check_budget(segment)
     with memory.archive.write() as transaction:
         if core:
             transaction.set_state([entry.id for entry in core], "archived")

@@ -1,0 +1,69 @@
+"""The ledger: what may be decided of a window, and what is on record of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentmem import Agent, ScriptedModel
+from agentmem.budget import TWO_TURNS_TOKENS
+from agentmem.errors import BudgetTooSmall, InvalidInput
+from tests.agents import make_agent, talk
+
+LONG = "You are very helpful indeed. "
+LONG_MESSAGE = "hello there " * 300
+
+
+def wordy(folder: Path, times: int, budget: int = 1024) -> Agent:
+    """An agent whose system prompt takes a good part of its budget."""
+    return make_agent(folder, ScriptedModel(), budget=budget, system_prompt=LONG * times)
+
+
+def pin_all(agent: Agent, turns: int) -> int:
+    """Pin every message of some turns, as far as it may be; how many were."""
+    pinned = 0
+    for i in range(turns):
+        agent.chat(f"fact {i}: " + "word " * 50)
+        try:
+            agent.memory.pin(agent.turn_segments(agent.memory.turn)[0])
+        except InvalidInput:
+            continue
+        pinned += 1
+    return pinned
+
+
+@pytest.mark.parametrize("times", [20, 60, 80, 118])
+def test_whatever_may_be_pinned_the_longest_message_is_answered(tmp_path: Path, times: int) -> None:
+    with wordy(tmp_path, times) as agent:
+        pinned = pin_all(agent, 6)
+        assert (pinned > 0) == (times < 118)
+        for label in ("human", "persona", "instructions"):
+            try:
+                agent.memory.blocks.append(label, "kind and brief " * 20)
+            except InvalidInput:
+                continue
+        assert agent.context.longest_message >= TWO_TURNS_TOKENS
+        assert agent.chat(LONG_MESSAGE).text == "ok."
+
+
+def test_a_refused_pin_of_what_is_in_the_window_says_how_much_may_be_pinned(tmp_path: Path) -> None:
+    with wordy(tmp_path, 118) as agent:
+        agent.chat("My locker code is 58291.")
+        with pytest.raises(InvalidInput, match=r"at most 0 may be pinned in a budget of 1024"):
+            agent.memory.pin(2)
+
+
+def test_a_budget_that_cannot_hold_the_pins_is_refused_with_the_sum(tmp_path: Path) -> None:
+    with wordy(tmp_path, 90, budget=4096) as agent:
+        assert pin_all(agent, 6) == 6
+    with pytest.raises(BudgetTooSmall, match=r"\+ pinned \d+ \+ .* or unpin some"):
+        wordy(tmp_path, 90)
+
+
+def test_pinning_in_a_window_that_is_full_takes_no_room(tmp_path: Path) -> None:
+    with make_agent(tmp_path, controller="off") as agent:
+        talk(agent, 30)
+        budget = agent.context.budget
+        assert agent.context.num_tokens + budget.reserve > budget.max_tokens - 40
+        agent.memory.pin(agent.turn_segments(agent.memory.turn)[0])
