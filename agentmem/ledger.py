@@ -170,6 +170,8 @@ class Ledger:
         effect: dict[str, Any] = {"tokens_before": tokens_before}
         if decision.source == "controller" and decision.action in _LEAVES:
             self._quota.spend(self.turn, sum(context[one].num_tokens for one in ids))
+        if decision.action in _LEAVES:
+            transaction.set_pinned(ids, False)
         if decision.action == "drop":
             transaction.set_state(ids, "archived")
             context.remove(ids)
@@ -180,8 +182,8 @@ class Ledger:
             context.remove(ids)
             context.put(StoredSegment(segment, self._session.id, self.turn))
             effect |= {"summary_id": segment.id, "written_by": summary[1]}
-        elif decision.action == "keep":
-            kept_until = self.turn + KEEP_TURNS
+        elif decision.action in ("keep", "unkeep"):
+            kept_until = self.turn + KEEP_TURNS if decision.action == "keep" else 0
             effect["kept_before"] = {str(one.segment.id): one.kept_until for one in touched}
             transaction.set_kept_until(ids, kept_until)
             for stored in touched:
@@ -190,7 +192,8 @@ class Ledger:
                 context.put(kept, via=entry.via, until_turn=entry.until_turn)
         elif decision.action == "unpin":
             transaction.set_pinned(ids, False)
-            for stored in touched:
+            # A pin is the segment's, not the window's: it may be taken off outside too.
+            for stored in (one for one in touched if one.segment.id in context):
                 entry = context[stored.segment.id]
                 unpinned = replace(stored, pinned=False)
                 context.put(unpinned, via=entry.via, until_turn=entry.until_turn)
@@ -235,7 +238,7 @@ class Ledger:
             raise InvalidInput("Forgetting deletes: call `forget`.")
         for one in decision.segment_ids:
             inside = one in self._context
-            if decision.action in (*_LEAVES, "keep", "unpin") and not inside:
+            if decision.action in (*_LEAVES, "keep", "unkeep") and not inside:
                 raise InvalidInput(f"Segment {one} is not in the window.")
             if decision.action in _LEAVES:
                 entry = self._context[one]
@@ -297,10 +300,3 @@ class Ledger:
                     f"Segment {stored.segment.id} is from {stored.segment.origin}, below user "
                     "trust: only the user may pin it."
                 )
-
-    def unpin(self, segment_ids: Sequence[int]) -> None:
-        """Let pinned segments go again when a review wants to."""
-        self._archive.segments(segment_ids)
-        with self._archive.write() as transaction:
-            transaction.set_pinned(segment_ids, False)
-        load_window(self._archive, self._context, self._context.snapshot())

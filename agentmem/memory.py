@@ -247,6 +247,10 @@ class Memory:
         """Hold these segments in the window whatever happens."""
         return self._by_user("pin", segment_ids)
 
+    def unpin(self, *segment_ids: int) -> Decided:
+        """Let pinned segments go again when a review wants to."""
+        return self._by_user("unpin", segment_ids)
+
     def drop(self, *segment_ids: int) -> Decided:
         """Take these segments out of the window; they stay in the archive."""
         return self._by_user("drop", segment_ids)
@@ -275,11 +279,6 @@ class Memory:
                     evidence={one: known[one].evidence() for one in segment_ids if one in known},
                 )
             )
-
-    def unpin(self, *segment_ids: int) -> None:
-        """Let pinned segments go again when a review wants to."""
-        with self.outside.act("unpin", segment_ids):
-            self.ledger.unpin(segment_ids)
 
     def undo(self, decision_id: int | None = None) -> Decided:
         """Take back the last decision of this session, or the one named.

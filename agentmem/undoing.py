@@ -17,7 +17,10 @@ _REVERSE: Mapping[Action, Action] = {
     "drop": "bring_back",
     "summarize": "bring_back",
     "bring_back": "drop",
+    "pin": "unpin",
     "unpin": "pin",
+    "keep": "unkeep",
+    "unkeep": "keep",
 }
 
 
@@ -67,7 +70,7 @@ class Undoing:
         there = self._there(r.segment_id for r in after)
         after = self._ordered(r for r in after if r.segment_id in there)
         tokens_before = self._context.num_tokens
-        action = _REVERSE.get(decision.action, decision.action)
+        action = _REVERSE[decision.action]
         reverse = Decision(
             action,
             ids,

@@ -67,3 +67,38 @@ def test_pinning_in_a_window_that_is_full_takes_no_room(tmp_path: Path) -> None:
         budget = agent.context.budget
         assert agent.context.num_tokens + budget.reserve > budget.max_tokens - 40
         agent.memory.pin(agent.turn_segments(agent.memory.turn)[0])
+
+
+def test_unpinning_is_a_decision_that_is_explained_and_undone(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 2)
+        agent.memory.pin(2)
+        decided = agent.memory.unpin(2)
+        assert decided.valid and decided.action == "unpin" and not agent.context[2].pinned
+        assert "unpinned by user" in agent.memory.why(2).text
+        agent.memory.undo(decided.id)
+        assert agent.context[2].pinned and agent.memory.segment(2).pinned
+
+
+def test_a_pin_can_be_taken_off_a_segment_that_stands_in_another_sessions_window(
+    tmp_path: Path,
+) -> None:
+    with make_agent(tmp_path, session="a") as mine, make_agent(tmp_path, session="b") as other:
+        talk(mine, 1)
+        one = mine.turn_segments(1)[0]
+        mine.memory.pin(one)
+        other.memory.unpin(one)
+        assert not mine.memory.segment(one).pinned and one not in other.context
+
+
+@pytest.mark.parametrize("verb", ["drop", "summarize"])
+def test_what_the_user_takes_out_of_the_window_is_pinned_no_more_until_that_is_undone(
+    tmp_path: Path, verb: str
+) -> None:
+    with make_agent(tmp_path, ScriptedModel(asides=["They talked."])) as agent:
+        agent.chat("My locker code is 58291 and the door is green. " * 3)
+        agent.memory.pin(2)
+        decided = getattr(agent.memory, verb)(2)
+        assert not agent.memory.segment(2).pinned
+        agent.memory.undo(decided.id)
+        assert agent.memory.segment(2).pinned and agent.context[2].pinned

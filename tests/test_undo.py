@@ -175,3 +175,25 @@ def test_decisions_of_one_review_can_be_undone_one_by_one(agent: Agent) -> None:
         agent.memory.undo(decided.id)
     assert whole(agent) == start
     assert WindowEntry(2, 2) in agent.context.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("verb", "reverse", "words"),
+    [
+        ("pin", "unpin", "unpinned by user"),
+        ("unpin", "pin", "pinned by user"),
+        ("keep", "unkeep", "kept no more by user"),
+        ("drop", "bring_back", "brought back by user"),
+        ("restore", "drop", "dropped by user"),
+    ],
+)
+def test_an_undo_is_on_record_as_the_reverse_of_what_it_takes_back(
+    agent: Agent, verb: str, reverse: str, words: str
+) -> None:
+    if verb == "restore":
+        agent.memory.drop(2)
+    decided = getattr(agent.memory, verb)(2)
+    undone = agent.memory.undo(decided.id)
+    assert undone.action == reverse
+    lines = agent.memory.why(2).text.splitlines()
+    assert f"Decision {undone.id}, turn 5: {words}." in lines
