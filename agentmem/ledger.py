@@ -173,12 +173,12 @@ class Ledger:
         if decision.action in _LEAVES:
             transaction.set_pinned(ids, False)
         if decision.action == "drop":
-            transaction.set_state(ids, "archived")
+            transaction.leave(self._session.id, ids, "archived")
             context.remove(ids)
         elif decision.action == "summarize":
             assert summary is not None, "checked"
             segment = transaction.add_segment(self._session.id, self.turn, summary[0])
-            transaction.set_state(ids, "summarized")
+            transaction.leave(self._session.id, ids, "summarized")
             context.remove(ids)
             context.put(StoredSegment(segment, self._session.id, self.turn))
             effect |= {"summary_id": segment.id, "written_by": summary[1]}

@@ -82,14 +82,17 @@ class Undoing:
         with self._archive.write() as transaction:
             for one in ids:
                 state, pinned = row.states_before[one]
-                transaction.set_state([one], state)
+                if state == "live":
+                    transaction.set_state([one], state)
+                else:
+                    transaction.leave(self._session.id, [one], state)
                 transaction.set_pinned([one], pinned)
             for one, kept_until in row.effect.get("kept_before", {}).items():
                 if int(one) in ids:
                     transaction.set_kept_until([int(one)], kept_until)
             if "summary_id" in row.effect:
                 summary = self._there([row.effect["summary_id"]])
-                transaction.set_state(summary, "archived")
+                transaction.leave(self._session.id, summary, "archived")
             transaction.set_window(self._session.id, after)
             undo_id = transaction.add_decision(
                 self._session.id,

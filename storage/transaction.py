@@ -105,6 +105,10 @@ class Transaction:
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
         self._remove_facts(ids)
+        guests = {each.segment_id for each in windows.load(self._connection, session_id)} - {*ids}
+        stored = segments.load(self._connection, self._user_id, sorted(guests))
+        live = [s.segment for s in stored if s.state == "live" and s.segment.kind != "core_block"]
+        self.leave(session_id, [segment.id for segment in live], "archived")
         if ids:
             recordings.remove_where_seen(self._connection, self._user_id, session_id, min(ids))
         sessions.remove(self._connection, session_id)
@@ -174,6 +178,16 @@ class Transaction:
         if state == segments.FORGOTTEN:
             raise InvalidInput("A segment is forgotten by `forget`, which deletes its text.")
         self._log("state", self._change(ids, {"state": state}))
+
+    def leave(self, session_id: int, ids: Iterable[int], state: State) -> None:
+        """Move segments that leave a session's window; what stays in another's window stays live.
+
+        The log of the session they were said in begins anew either way.
+        """
+        owned = segments.check_owner(self._connection, self._user_id, list(ids))
+        held = windows.held_elsewhere(self._connection, session_id, owned)
+        self.set_state([one for one in owned if one not in held], state)
+        self._log("state", sorted(held))
 
     def set_pinned(self, ids: Iterable[int], pinned: bool) -> None:
         """Pin or unpin segments."""

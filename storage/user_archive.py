@@ -302,6 +302,12 @@ class Archive:
             sessions.check_owner(connection, user_id, session_id)
             return windows.load(connection, session_id)
 
+    def held_elsewhere(self, session_id: int, ids: Iterable[int]) -> set[int]:
+        """Those of the segments that stand in another session's window to stay."""
+        with self._read() as (connection, user_id):
+            owned = segments.check_owner(connection, user_id, list(ids))
+            return windows.held_elsewhere(connection, session_id, owned)
+
     def said_ids(
         self,
         *,

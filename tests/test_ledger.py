@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem import Agent, ScriptedModel
+from agentmem import Agent, ScriptedModel, Store, replay
 from agentmem.budget import TWO_TURNS_TOKENS
 from agentmem.errors import BudgetTooSmall, InvalidInput
 from tests.agents import make_agent, talk
@@ -102,3 +102,58 @@ def test_what_the_user_takes_out_of_the_window_is_pinned_no_more_until_that_is_u
         assert not agent.memory.segment(2).pinned
         agent.memory.undo(decided.id)
         assert agent.memory.segment(2).pinned and agent.context[2].pinned
+
+
+def window_finding(folder: Path) -> str:
+    with Store.open(folder / "me.db") as store:
+        return next(one.status for one in store.check() if one.name == "windows")
+
+
+@pytest.mark.parametrize("verb", ["drop", "summarize", "undo"])
+def test_what_one_session_lets_go_stays_live_in_anothers_window(tmp_path: Path, verb: str) -> None:
+    told = ScriptedModel(asides=["The locker code is 58291."], default="Fine.")
+    with make_agent(tmp_path, session="a") as mine:
+        mine.chat("My locker code is 58291 and the door is green. " * 3)
+        (one, _) = mine.turn_segments(1)
+        with make_agent(tmp_path, told, session="b") as other:
+            other.chat("Hello.")
+            other.memory.restore(one)
+            if verb == "undo":
+                other.memory.undo()
+            else:
+                getattr(other.memory, verb)(one)
+            assert one not in other.context
+        assert mine.memory.segment(one).state == "live"
+        assert window_finding(tmp_path) == "ok"
+        mine.memory.drop(one)
+        assert mine.memory.segment(one).state == "archived"
+        for name in ("a", "b"):
+            played = replay(mine.memory.archive, name)
+            assert played.same, played.difference
+
+
+def test_a_log_knows_what_stands_in_anothers_window(tmp_path: Path) -> None:
+    with make_agent(tmp_path, session="a") as mine:
+        mine.chat("My locker code is 58291.")
+        (one, _) = mine.turn_segments(1)
+        with make_agent(tmp_path, session="b") as other:
+            other.chat("Hello.")
+            other.memory.restore(one)
+            mine.memory.drop(one)
+            assert mine.memory.segment(one).state == "live"
+            played = replay(mine.memory.archive, "a")
+            assert played.same, played.difference
+        mine.memory.archive.remove_session("b")
+        assert mine.memory.segment(one).state == "archived"
+        mine.memory.restore(one)
+        mine.memory.drop(one)
+        played = replay(mine.memory.archive, "a")
+        assert played.same, played.difference
+
+
+def test_check_warns_of_a_segment_that_stands_in_a_window_and_is_not_live(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        agent.chat("My locker code is 58291.")
+        with agent.memory.archive.write() as transaction:
+            transaction.set_state([2], "archived")
+        assert window_finding(tmp_path) == "warn"

@@ -30,6 +30,11 @@ def state_of(archive: Archive, session: SessionRow) -> dict[str, Any] | None:
         "decisions": decisions[0].id if decisions else 0,
         "settings": dict(now.settings),
         "window": [list(asdict(entry).values()) for entry in archive.window(session.id)],
+        "held": sorted(
+            archive.held_elsewhere(
+                session.id, [s.segment.id for s in stored if s.segment.kind != "core_block"]
+            )
+        ),
         "segments": [
             [s.segment.id, s.state, int(s.pinned), s.kept_until, s.recalls, s.used_turn]
             for s in stored
@@ -68,6 +73,8 @@ def fill(
     transaction.put_rows(session_id, rows | history)
     transaction.set_session_settings(session_id, state["settings"])
     transaction.set_window(session_id, [WindowEntry(*entry) for entry in state["window"]])
+    if held := [WindowEntry(one, one) for one in state.get("held", ())]:
+        transaction.set_window(transaction.session(ELSEWHERE), held)
     add_vectors(transaction, source, space, list(fields))
     add_blocks(transaction, source, source_session, [BlockRow(*one) for one in state["blocks"]])
     add_statements(transaction, source, [tuple(one) for one in state["facts"]])
