@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from agentmem.audit.outside import Outside
 from agentmem.audit.recorder import Recorder
@@ -49,7 +50,8 @@ def open_memory(
     Args:
         session: whose window it is; None is the newest, for what asks about no window.
         budget: of the window; None is what the session had last.
-        only_look: nothing of the session will be changed, so it may be in use meanwhile.
+        only_look: whatever would change something is refused with `InvalidInput`: the session may
+            be in use meanwhile.
         outside: what comes from outside comes through it; recorded unless told otherwise.
 
     Raises:
@@ -66,7 +68,7 @@ def open_memory(
             ratio = float(row.settings.get("tokens_per_estimate", 1.0))
             context = Context(limits, lambda part: max(1, round(ratio * estimate_tokens(part))))
             embeds = resolve_embedder(embedder)
-            seam = Outside() if only_look else outside(archive, row)
+            seam = _OnlyLooking() if only_look else outside(archive, row)
             settings = {
                 "kind": "memory",
                 "budget": asdict(limits),
@@ -78,6 +80,18 @@ def open_memory(
                 seam.reload = lambda: load_stored_window(memory)
                 load_stored_window(memory)
             yield memory
+
+
+class _OnlyLooking(Outside):
+    """Lets nobody act on memory."""
+
+    @contextmanager
+    def act(self, action: str, arguments: Sequence[Any]) -> Iterator[None]:
+        """Somebody wants to act on memory."""
+        raise InvalidInput(
+            f"This memory was opened only to be looked at: open it without `only_look` to {action}."
+        )
+        yield
 
 
 def _newest(archive: Archive) -> str:

@@ -296,3 +296,24 @@ def test_an_answer_that_repeats_its_question_is_seen_to_echo_it(tmp_path: Path) 
         agent.memory.drop(agent.turn_segments(1)[0])
         echoes = {c.segment.text: c.echo for c in agent.memory.candidates()}
         assert echoes["The blue fence stands there."] is None, "now it alone says so"
+
+
+def test_a_memory_that_is_only_looked_at_refuses_every_act(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 2)
+        before = window(agent)
+        with open_memory(store=tmp_path / "me.db", embedder="hash", only_look=True) as memory:
+            assert memory.search("market")[0].segment.id == 2
+            acts = [
+                lambda: memory.drop(2),
+                lambda: memory.pin(2),
+                lambda: memory.undo(),
+                lambda: memory.forget(2),
+                lambda: memory.forget_origin("user"),
+                lambda: memory.blocks.append("human", "Kind."),
+                lambda: memory.passages.insert("A note."),
+            ]
+            for act in acts:
+                with pytest.raises(InvalidInput, match="only to be looked at"):
+                    act()
+        assert window(agent) == before and not agent.memory.archive.decisions()
