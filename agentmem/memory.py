@@ -235,7 +235,7 @@ class Memory:
             return "core"
         if stored.turn >= self.turn:
             return "newest turn"
-        if stored.kept_until > self.turn:
+        if stored.kept_until >= self.turn:
             return "kept"
         return "recalled" if recalled else ""
 
@@ -314,7 +314,6 @@ class Memory:
 
         Raises:
             InvalidInput: it is none of these.
-            SessionBusy: another sender holds a session with some of it; nothing is deleted.
         """
         with self.outside.act("forget_origin", [origin]):
             found = {stored.segment.id for stored in self.from_origin(origin)}

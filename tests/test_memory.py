@@ -175,6 +175,8 @@ def test_a_kept_segment_is_not_offered_for_eight_turns(agent: Agent) -> None:
     protected = {c.id: c.protected for c in agent.memory.candidates()}
     assert protected[2] == "kept"
     talk(agent, 8)
+    assert {c.id: c.protected for c in agent.memory.candidates()}[2] == "kept"
+    talk(agent, 1)
     assert {c.id: c.protected for c in agent.memory.candidates()}.get(2, "") == ""
 
 
@@ -317,3 +319,24 @@ def test_a_memory_that_is_only_looked_at_refuses_every_act(tmp_path: Path) -> No
                 with pytest.raises(InvalidInput, match="only to be looked at"):
                     act()
         assert window(agent) == before and not agent.memory.archive.decisions()
+
+
+def test_a_system_prompt_is_forgotten_once_no_session_uses_it(tmp_path: Path) -> None:
+    with make_agent(tmp_path, system_prompt="Old words.") as agent:
+        old = agent.context.entries[0].id
+        with make_agent(tmp_path, session="other") as other:
+            with pytest.raises(InvalidInput, match="system prompt"):
+                other.memory.forget(old)
+    with make_agent(tmp_path, system_prompt="New words.") as agent:
+        agent.memory.forget(old)
+        with pytest.raises(SegmentNotFound):
+            agent.memory.segment(old)
+        assert agent.context.entries[0].segment.text == "New words."
+
+
+def test_forgetting_a_reply_leaves_why_it_ended(tmp_path: Path) -> None:
+    with make_agent(tmp_path, ScriptedModel(["stop"])) as agent:
+        agent.chat("Say it.", turn="one")
+        agent.memory.forget(agent.turn_segments(1)[1])
+        again = agent.chat("Say it.", turn="one")
+        assert (again.text, again.finish_reason, again.repeated) == ("", "stop", True)
