@@ -279,6 +279,7 @@ class Session:
     def _commit(self, current: Turn, completion: Completion) -> Reply:
         """Commit the reply with everything the turn changed, then tell of it."""
         memory, session = self.memory, self.memory.session
+        memory.forgetting.follow()
         text = normalize_text(completion.text)
         segment = Segment((Message("assistant", text),), origin="assistant")
         window = list(self.context.snapshot())

@@ -192,6 +192,7 @@ class ToolLoop:
         The window is reviewed and results are cut so that it fits; False where it cannot fit.
         """
         context, memory = self._memory.context, self._memory
+        memory.forgetting.follow()
         own = self._memory_tools
         quoted = own.take_quoted() if own is not None else ()
         # What recalls what was said before is not what was said: it is never found again.

@@ -202,11 +202,15 @@ class Transaction:
         segments.add_recalls(self._connection, self._user_id, list(ids), turn)
 
     def set_window(self, session_id: int, entries: Sequence[WindowEntry]) -> None:
-        """Make these entries, in this order, the window of a session."""
+        """Make these entries, in this order, the window of a session.
+
+        Those of segments that were forgotten meanwhile are left out.
+        """
         self._check_session(session_id)
         ids = [entry.segment_id for entry in entries]
-        segments.check_owner(self._connection, self._user_id, ids)
-        windows.replace(self._connection, session_id, entries)
+        there = set(segments.remaining(self._connection, self._user_id, ids))
+        stay = [entry for entry in entries if entry.segment_id in there]
+        windows.replace(self._connection, session_id, stay)
 
     def add_decision(
         self,
@@ -245,13 +249,16 @@ class Transaction:
     def add_embedding(self, space: str, segment_id: int, vector: NDArray[np.float32]) -> None:
         """Store the vector of a segment: float32, shape (dim,), finite, not zero.
 
+        Nothing is stored of a segment that was forgotten while it was computed.
+
         Raises:
             InvalidInput: the vector is none of that.
             StoreError: the space has another dimension.
         """
-        (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
-        embeddings.add(self._connection, space, segment_id, vector)
-        self._log("embed", [segment_id])
+        there = segments.remaining(self._connection, self._user_id, [segment_id])
+        for one in there:
+            embeddings.add(self._connection, space, one, vector)
+        self._log("embed", there)
 
     def define_block(self, label: str, description: str, max_tokens: int) -> None:
         """Make a block of core memory, or change what it is for and how long it may be."""
