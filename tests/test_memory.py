@@ -1,6 +1,7 @@
 """Memory: every decision is explained, and every decision can be taken back."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -306,7 +307,7 @@ def test_a_memory_that_is_only_looked_at_refuses_every_act(tmp_path: Path) -> No
         before = window(agent)
         with open_memory(store=tmp_path / "me.db", embedder="hash", only_look=True) as memory:
             assert memory.search("market")[0].segment.id == 2
-            acts = [
+            acts: list[Callable[[], object]] = [
                 lambda: memory.drop(2),
                 lambda: memory.pin(2),
                 lambda: memory.undo(),
