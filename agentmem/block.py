@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from agentmem.budget import TWO_TURNS_TOKENS
 from agentmem.context import Context
 from agentmem.errors import InvalidInput
 from agentmem.segment import Message, Segment
@@ -159,21 +160,17 @@ def check_room(block: Block, segment: Segment, context: Context, turn: int) -> N
         )
     if tokens <= block.num_tokens:
         return
-    entries = [entry for entry in context if entry.id != block.segment_id]
-    together = tokens + sum(e.num_tokens for e in entries if is_block(e.segment))
+    others = [e for e in context if e.id != block.segment_id]
+    together = tokens + sum(e.num_tokens for e in others if is_block(e.segment))
     if together > budget.block_tokens:
         raise InvalidInput(
             f"All blocks together would take {together} tokens; at most {budget.block_tokens} "
             f"of the budget of {budget.max_tokens} are theirs. Shorten one of them first. "
             "Nothing was changed."
         )
-    staying = [
-        entry
-        for entry in entries
-        if entry.segment.kind == "core_block" or entry.pinned or entry.stored.turn >= turn
-    ]
-    needed = tokens + sum(entry.num_tokens for entry in staying)
-    over = needed + context.fixed_tokens + budget.reserve - budget.max_tokens
+    newest = sum(e.num_tokens for e in others if e.stored.turn >= turn and not e.stays)
+    staying = context.staying_tokens - block.num_tokens + tokens
+    over = staying + max(newest, TWO_TURNS_TOKENS) + budget.reserve - budget.max_tokens
     if over > 0:
         raise InvalidInput(
             f"There is no room for {tokens} tokens of block `{block.label}` beside what must "

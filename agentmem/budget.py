@@ -9,8 +9,8 @@ from typing import Any
 from agentmem.errors import BudgetTooSmall, InvalidInput
 
 DEFAULT_BUDGET_TOKENS = 2048
-_TURN_TOKENS = 64
-"""What a short user message and its reply take: two of them must always fit."""
+TWO_TURNS_TOKENS = 2 * 64
+"""What two short user messages and their replies take: they must always fit."""
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,19 @@ class Budget:
         share = (tokens + 0.5) / self.max_tokens
         return replace(self, free_to=min(max(share, 1e-9), 0.999), warn_at=1.0)
 
-    def check(self, *, system_tokens: int, tools_tokens: int = 0) -> None:
+    def check(self, *, system_tokens: int, tools_tokens: int = 0, pinned_tokens: int = 0) -> None:
         """Refuse a budget that cannot hold what must always be in the window.
 
         Raises:
             BudgetTooSmall: with the sum shown.
         """
-        turns = 2 * _TURN_TOKENS
-        needed = system_tokens + tools_tokens + self.reserve + turns
+        needed = system_tokens + tools_tokens + pinned_tokens + self.reserve + TWO_TURNS_TOKENS
         if needed > self.max_tokens:
+            pinned = f"pinned {pinned_tokens} + " if pinned_tokens else ""
+            unpin = ", or unpin some" if pinned_tokens else ""
             raise BudgetTooSmall(
                 f"A budget of {self.max_tokens} tokens is too small: system prompt {system_tokens} "
-                f"(with core memory) + tools {tools_tokens} + reserve for the reply {self.reserve} "
-                "+ two turns "
-                f"{turns} = {needed}. Use `budget={needed}` or more, or a shorter system prompt."
+                f"(with core memory) + tools {tools_tokens} + {pinned}reserve for the reply "
+                f"{self.reserve} + two turns {TWO_TURNS_TOKENS} = {needed}. "
+                f"Use `budget={needed}` or more, or a shorter system prompt{unpin}."
             )

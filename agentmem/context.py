@@ -57,6 +57,16 @@ class Entry:
         return self.stored.pinned
 
     @property
+    def is_core(self) -> bool:
+        """Whether it is the system prompt or core memory."""
+        return self.segment.kind == "core_block"
+
+    @property
+    def stays(self) -> bool:
+        """Whether no review may take it out."""
+        return self.is_core or self.pinned
+
+    @property
     def recalled(self) -> bool:
         """Whether it is here for a few turns only."""
         return self.until_turn is not None
@@ -120,11 +130,48 @@ class Context:
         return sum(map(self._count_tokens, parts)) / estimate if estimate else 1.0
 
     @property
+    def core_tokens(self) -> int:
+        """Tokens of system prompt and core memory."""
+        return sum(e.num_tokens for e in self._entries.values() if e.is_core)
+
+    @property
+    def pinned_tokens(self) -> int:
+        """Tokens of what is pinned, core memory not counted."""
+        return sum(e.num_tokens for e in self._entries.values() if e.pinned and not e.is_core)
+
+    @property
+    def staying_tokens(self) -> int:
+        """Tokens of what no review may take out: tools, system prompt, core memory, pins."""
+        return self.fixed_tokens + self.core_tokens + self.pinned_tokens
+
+    @property
     def longest_message(self) -> int:
         """Tokens of a message that still fits beside what must always be in the window."""
-        core = sum(e.num_tokens for e in self if e.segment.kind == "core_block")
-        fits = self.budget.max_tokens - self.budget.reserve - core - self.fixed_tokens
+        fits = self.budget.max_tokens - self.budget.reserve - self.staying_tokens
         return min(self.budget.message_tokens, fits)
+
+    @property
+    def most_pinned(self) -> int:
+        """Tokens that may be pinned: half of what a review frees to, but never a message's room."""
+        budget = self.budget
+        rest = budget.max_tokens - budget.reserve - self.fixed_tokens - self.core_tokens
+        return max(0, min(budget.target_tokens // 2, rest - budget.message_tokens))
+
+    def check_budget(self, system_prompt: Segment | None = None) -> None:
+        """Refuse a budget that cannot hold what must always be in the window.
+
+        Args:
+            system_prompt: that is to enter yet.
+
+        Raises:
+            BudgetTooSmall: with the sum shown.
+        """
+        entering = 0 if system_prompt is None else self.count(system_prompt)
+        self.budget.check(
+            system_tokens=self.core_tokens + entering,
+            tools_tokens=self.fixed_tokens,
+            pinned_tokens=self.pinned_tokens,
+        )
 
     def _header_tokens(self) -> int:
         recalled = any(entry.recalled for entry in self._entries.values())
@@ -230,12 +277,11 @@ class Context:
 
 def _order(entry: Entry) -> tuple[bool, bool, int, int]:
     segment = entry.segment
-    is_core = segment.kind == "core_block"
-    return not segment.is_system_prompt, not is_core, segment.place, segment.id
+    return not segment.is_system_prompt, not entry.is_core, segment.place, segment.id
 
 
 def _bar_part(entry: Entry) -> str:
-    if entry.segment.kind == "core_block":
+    if entry.is_core:
         return "system"
     if entry.pinned:
         return "pinned"

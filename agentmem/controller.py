@@ -53,8 +53,8 @@ class Controller:
         """Decide until `budget.target_tokens` is reached or nothing movable is left.
 
         Args:
-            candidates: every segment of the window in order, with its evidence.
-            fixed_tokens: of what is in the window besides segments.
+            candidates: what is in the window by itself, in order, with its evidence.
+            fixed_tokens: of what is in every prompt besides segments.
         """
         started = self.monotonic()
         deadline = started + self.budget.seconds

@@ -9,7 +9,9 @@ from typing import Any, Literal
 
 from agentmem.segment import Segment, State
 
-Action = Literal["keep", "summarize", "drop", "pin", "unpin", "bring_back", "forget"]
+Action = Literal[
+    "keep", "unkeep", "summarize", "drop", "pin", "unpin", "bring_back", "forget"
+]  # fmt: skip
 Source = Literal["controller", "policy", "user"]
 
 

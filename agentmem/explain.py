@@ -13,6 +13,7 @@ from agentmem.storage.rows import DecisionRow, StoredSegment
 
 _DONE = {
     "keep": "kept",
+    "unkeep": "kept no more",
     "summarize": "summarized",
     "drop": "dropped",
     "pin": "pinned",

@@ -1,12 +1,12 @@
 """Deleting for good: from every tier, with all that was made of what is forgotten.
 
-There is no undo. What others forgot is followed too: the KV of whatever may have seen it goes.
+There is no undo. No session is leased for it: what others forgot is followed, by each open session
+before it commits what it says, and the KV of whatever may have seen it goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
 from typing import Any
 
 from agentmem.context import Context
@@ -54,7 +54,7 @@ class Forgetting:
         too: it is computed again from text at its next use.
         """
         stored = self._archive.segment(segment_id)
-        if stored.segment.is_system_prompt:
+        if stored.segment.is_system_prompt and self._is_used(segment_id):
             raise InvalidInput(f"Segment {segment_id} is the system prompt: it always stays.")
         # A document's stub quotes its parts: it is forgotten as a whole.
         part = stored.segment.kind == "document_part" and bool(stored.segment.parents)
@@ -65,22 +65,18 @@ class Forgetting:
             **self._forget(gone),
         }
 
-    def forget_all(self, segment_ids: Collection[int]) -> dict[str, Any]:
-        """Delete segments of any sessions from every tier, with all that was made of them.
+    def _is_used(self, segment_id: int) -> bool:
+        """Whether it stands in this window or another session's."""
+        held = self._archive.held_elsewhere(self._session.id, [segment_id])
+        return segment_id in self._context or bool(held)
 
-        Raises:
-            SessionBusy: another sender holds a session with one of them; nothing is deleted.
-        """
+    def forget_all(self, segment_ids: Collection[int]) -> dict[str, Any]:
+        """Delete segments of any sessions from every tier, with all that was made of them."""
         gone = self._descendants(set(segment_ids))
-        with ExitStack() as stack:
-            others = self._archive.sessions_of(gone) - {self._session.id}
-            for session_id in sorted(others):
-                stack.enter_context(self._archive.lease(session_id))
-            receipt = self._forget(gone)
         return {
             "segments": sorted(segment_ids),
             "made_of_it": sorted(gone.difference(segment_ids)),
-            **receipt,
+            **self._forget(gone),
         }
 
     def _forget(self, gone: set[int]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Judge:
         A failure leaves what is unjudged without evidence; it is logged and nothing else.
 
         Args:
-            candidates: every segment of the window, in order.
+            candidates: what is in the window by itself, in order.
             deadline: on the monotonic clock.
         """
         asked = _asked(candidates)

@@ -6,7 +6,7 @@ the commit. The ledger decides nothing: it refuses what must not happen and reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -170,18 +170,20 @@ class Ledger:
         effect: dict[str, Any] = {"tokens_before": tokens_before}
         if decision.source == "controller" and decision.action in _LEAVES:
             self._quota.spend(self.turn, sum(context[one].num_tokens for one in ids))
+        if decision.action in _LEAVES:
+            transaction.set_pinned(ids, False)
         if decision.action == "drop":
-            transaction.set_state(ids, "archived")
+            transaction.leave(self._session.id, ids, "archived")
             context.remove(ids)
         elif decision.action == "summarize":
             assert summary is not None, "checked"
             segment = transaction.add_segment(self._session.id, self.turn, summary[0])
-            transaction.set_state(ids, "summarized")
+            transaction.leave(self._session.id, ids, "summarized")
             context.remove(ids)
             context.put(StoredSegment(segment, self._session.id, self.turn))
             effect |= {"summary_id": segment.id, "written_by": summary[1]}
-        elif decision.action == "keep":
-            kept_until = self.turn + KEEP_TURNS
+        elif decision.action in ("keep", "unkeep"):
+            kept_until = self.turn + KEEP_TURNS if decision.action == "keep" else 0
             effect["kept_before"] = {str(one.segment.id): one.kept_until for one in touched}
             transaction.set_kept_until(ids, kept_until)
             for stored in touched:
@@ -190,7 +192,8 @@ class Ledger:
                 context.put(kept, via=entry.via, until_turn=entry.until_turn)
         elif decision.action == "unpin":
             transaction.set_pinned(ids, False)
-            for stored in touched:
+            # A pin is the segment's, not the window's: it may be taken off outside too.
+            for stored in (one for one in touched if one.segment.id in context):
                 entry = context[stored.segment.id]
                 unpinned = replace(stored, pinned=False)
                 context.put(unpinned, via=entry.via, until_turn=entry.until_turn)
@@ -235,7 +238,7 @@ class Ledger:
             raise InvalidInput("Forgetting deletes: call `forget`.")
         for one in decision.segment_ids:
             inside = one in self._context
-            if decision.action in (*_LEAVES, "keep", "unpin") and not inside:
+            if decision.action in (*_LEAVES, "keep", "unkeep") and not inside:
                 raise InvalidInput(f"Segment {one} is not in the window.")
             if decision.action in _LEAVES:
                 entry = self._context[one]
@@ -254,9 +257,7 @@ class Ledger:
                     raise InvalidInput(
                         f"Segment {stored.segment.id} is a former version of core memory."
                     )
-            missing = [one for one in decision.segment_ids if one not in self._context]
-            tokens = sum(self._context.count(self._archive.segment(one).segment) for one in missing)
-            self._check_room(tokens, "bring them back")
+            self._check_room([one for one in decision.segment_ids if one not in self._context])
         if decision.action == "pin":
             self._check_pins(decision.segment_ids)
             if decision.source != "user":
@@ -264,24 +265,31 @@ class Ledger:
         if decision.action in _LEAVES and decision.source == "controller":
             self._quota.check(self.turn)
 
-    def _check_room(self, tokens: int, what: str) -> None:
+    def _check_room(self, returning: Sequence[int]) -> None:
+        """What comes back must fit beside the reply."""
+        if not returning:
+            return
         budget = self._context.budget
+        tokens = sum(self._context.count(s.segment) for s in self._archive.segments(returning))
         over = self._context.num_tokens + tokens + budget.reserve - budget.max_tokens
         if over > 0:
             raise InvalidInput(
-                f"No room to {what}: {tokens} tokens more are {over} over the budget of "
+                f"No room to bring them back: {tokens} tokens more are {over} over the budget of "
                 f"{budget.max_tokens} (reserve for the reply: {budget.reserve}). Drop some first."
             )
 
-    def _check_pins(self, segment_ids: Iterable[int]) -> None:
-        """Pins must leave room for a conversation: half of what a review frees to."""
-        pinned = {entry.id for entry in self._context if entry.pinned} | set(segment_ids)
-        tokens = sum(self._context.count(self._archive.segment(one).segment) for one in pinned)
-        limit = self._context.budget.target_tokens // 2
+    def _check_pins(self, segment_ids: Sequence[int]) -> None:
+        """Pins must leave room for a conversation."""
+        context = self._context
+        new = [one for one in segment_ids if one not in context or not context[one].stays]
+        added = sum(context.count(stored.segment) for stored in self._archive.segments(new))
+        tokens, limit = context.pinned_tokens + added, context.most_pinned
         if tokens > limit:
+            unpin = " Unpin some first." if context.pinned_tokens else ""
             raise InvalidInput(
-                f"Pinned segments would take {tokens} tokens; at most {limit} may be pinned. "
-                "Unpin some first."
+                f"Pinned segments would take {tokens} tokens; at most {limit} may be pinned in a "
+                f"budget of {context.budget.max_tokens} with this system prompt, core memory and "
+                f"tools.{unpin}"
             )
 
     def _check_trusted(self, segment_ids: Sequence[int]) -> None:
@@ -292,10 +300,3 @@ class Ledger:
                     f"Segment {stored.segment.id} is from {stored.segment.origin}, below user "
                     "trust: only the user may pin it."
                 )
-
-    def unpin(self, segment_ids: Sequence[int]) -> None:
-        """Let pinned segments go again when a review wants to."""
-        self._archive.segments(segment_ids)
-        with self._archive.write() as transaction:
-            transaction.set_pinned(segment_ids, False)
-        load_window(self._archive, self._context, self._context.snapshot())

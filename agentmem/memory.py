@@ -235,7 +235,7 @@ class Memory:
             return "core"
         if stored.turn >= self.turn:
             return "newest turn"
-        if stored.kept_until > self.turn:
+        if stored.kept_until >= self.turn:
             return "kept"
         return "recalled" if recalled else ""
 
@@ -246,6 +246,10 @@ class Memory:
     def pin(self, *segment_ids: int) -> Decided:
         """Hold these segments in the window whatever happens."""
         return self._by_user("pin", segment_ids)
+
+    def unpin(self, *segment_ids: int) -> Decided:
+        """Let pinned segments go again when a review wants to."""
+        return self._by_user("unpin", segment_ids)
 
     def drop(self, *segment_ids: int) -> Decided:
         """Take these segments out of the window; they stay in the archive."""
@@ -275,11 +279,6 @@ class Memory:
                     evidence={one: known[one].evidence() for one in segment_ids if one in known},
                 )
             )
-
-    def unpin(self, *segment_ids: int) -> None:
-        """Let pinned segments go again when a review wants to."""
-        with self.outside.act("unpin", segment_ids):
-            self.ledger.unpin(segment_ids)
 
     def undo(self, decision_id: int | None = None) -> Decided:
         """Take back the last decision of this session, or the one named.
@@ -315,7 +314,6 @@ class Memory:
 
         Raises:
             InvalidInput: it is none of these.
-            SessionBusy: another sender holds a session with some of it; nothing is deleted.
         """
         with self.outside.act("forget_origin", [origin]):
             found = {stored.segment.id for stored in self.from_origin(origin)}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from agentmem.audit.recorder import Recorder
-from agentmem.block import is_block
 from agentmem.budget import DEFAULT_BUDGET_TOKENS, Budget
 from agentmem.context import Context
 from agentmem.errors import InvalidInput
@@ -44,7 +44,8 @@ def open_memory(
     Args:
         session: whose window it is; None is the newest, for what asks about no window.
         budget: of the window; None is what the session had last.
-        only_look: nothing of the session will be changed, so it may be in use meanwhile.
+        only_look: whatever would change something is refused with `InvalidInput`: the session may
+            be in use meanwhile.
         outside: what comes from outside comes through it; recorded unless told otherwise.
 
     Raises:
@@ -61,7 +62,7 @@ def open_memory(
             ratio = float(row.settings.get("tokens_per_estimate", 1.0))
             context = Context(limits, lambda part: max(1, round(ratio * estimate_tokens(part))))
             embeds = resolve_embedder(embedder)
-            seam = Outside() if only_look else outside(archive, row)
+            seam = _OnlyLooking() if only_look else outside(archive, row)
             settings = {
                 "kind": "memory",
                 "budget": asdict(limits),
@@ -73,6 +74,18 @@ def open_memory(
                 seam.reload = lambda: load_stored_window(memory)
                 load_stored_window(memory)
             yield memory
+
+
+class _OnlyLooking(Outside):
+    """Lets nobody act on memory."""
+
+    @contextmanager
+    def act(self, action: str, arguments: Sequence[Any]) -> Iterator[None]:
+        """Somebody wants to act on memory."""
+        raise InvalidInput(
+            f"This memory was opened only to be looked at: open it without `only_look` to {action}."
+        )
+        yield
 
 
 def _newest(archive: Archive) -> str:
@@ -93,16 +106,15 @@ def open_window(memory: Memory, system_prompt: str | None) -> None:
     load_stored_window(memory)
     context = memory.context
     core = [entry for entry in context if entry.segment.is_system_prompt]
-    blocks_tokens = sum(e.num_tokens for e in context if is_block(e.segment))
     text = normalize_text(system_prompt if system_prompt is not None else prompt("system"))
     if core and (system_prompt is None or core[0].segment.text == text):
-        context.budget.check(system_tokens=core[0].num_tokens + blocks_tokens)
+        context.check_budget()
         return
     segment = Segment(
         (Message("system", text),), kind="core_block", origin="system", trust=Trust.SYSTEM
     )
-    context.budget.check(system_tokens=context.count(segment) + blocks_tokens)
     context.remove(entry.id for entry in core)
+    context.check_budget(segment)
     with memory.archive.write() as transaction:
         if core:
             transaction.set_state([entry.id for entry in core], "archived")

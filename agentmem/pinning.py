@@ -77,16 +77,9 @@ class StandingPins:
 
     def _pinned(self) -> list[StoredSegment]:
         """What is pinned by a decision of this kind that stands, the oldest first."""
-        return [
-            entry.stored
-            for entry in sorted(self.memory.context, key=lambda entry: entry.id)
-            if entry.pinned and self._is_ours(entry.id)
-        ]
-
-    def _is_ours(self, segment_id: int) -> bool:
-        rows = self.memory.archive.decisions(segment_id=segment_id)
-        pins = [row for row in rows if row.decision.action == "pin" and row.undone_by is None]
-        return bool(pins) and pins[0].decision.maker == MAKER
+        pinned = {entry.id: entry.stored for entry in self.memory.context if entry.pinned}
+        makers = self.memory.archive.pinned_by(pinned)
+        return [pinned[one] for one in sorted(pinned) if makers.get(one) == MAKER]
 
     def _what_to_pin(self, user: StoredSegment, quote: str, limit: int) -> Segment:
         """The message; of a long one only the sentences, as a segment made of it."""

@@ -1,9 +1,11 @@
 """Freeing the window: when, by whom, and what happens if it was not enough.
 
-A ladder, each rung of which only adds to the one before: recalled segments leave (they cost nothing
-to bring back), the controller decides, its policy finishes. What was decided need not be what could
-be carried out: the policy is asked again for what is still over the target, then also for what was
-to be kept for a while, then the oldest go; and more where message and reply would still not fit.
+What recall brought back has a share of its own: warning line and target are of the rest, and it
+leaves before anything else only where message and reply would not fit (it costs nothing to bring
+back). A ladder, each rung of which only adds to the one before: the controller decides, its policy
+finishes. What was decided need not be what could be carried out: the policy is asked again for what
+is still over the target, then also for what was to be kept for a while, then the oldest go; and
+more where message and reply would still not fit.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Review:
         if not self.due(incoming):
             return
         verdict = self.controller.review(
-            memory.candidates(vector), fixed_tokens=memory.context.fixed_tokens
+            self._candidates(vector), fixed_tokens=memory.context.fixed_tokens
         )
         yield from memory.ledger.apply_all(verdict.decisions, verdict.cost())
         policy = self.controller.policy
@@ -80,15 +82,20 @@ class Review:
         budget = context.budget
         return context.num_tokens + incoming + budget.reserve - budget.max_tokens
 
+    def _candidates(self, vector: NDArray[np.float32] | None) -> list[Candidate]:
+        """What is in the window by itself, with its evidence."""
+        context = self.memory.context
+        return [one for one in self.memory.candidates(vector) if not context[one.id].recalled]
+
     def _still_over(
         self, policy: SegmentPolicy, vector: NDArray[np.float32] | None, spare_kept: bool
     ) -> list[Decision]:
         """What a policy lets go of a window that is over the target after all."""
         budget, context = self.controller.budget, self.memory.context
-        target = max(0, budget.target_tokens - context.fixed_tokens)
-        if sum(entry.num_tokens for entry in context) <= target:
+        if context.own_tokens <= budget.target_tokens:
             return []
-        candidates = self.memory.candidates(vector)
+        target = max(0, budget.target_tokens - context.fixed_tokens)
+        candidates = self._candidates(vector)
         if not spare_kept:
             candidates = [_kept_no_more(candidate) for candidate in candidates]
         return decide(policy, candidates, budget.freeing_to(target))
@@ -96,9 +103,9 @@ class Review:
     def _last_resort(self, incoming: int, vector: NDArray[np.float32] | None) -> list[Decision]:
         """Drops until message and reply fit, out of all that is not pinned, core or newest."""
         budget = self.controller.budget
-        fixed = self.memory.context.fixed_tokens
-        fits = max(0, budget.max_tokens - budget.reserve - incoming - fixed)
-        candidates = [_kept_no_more(candidate) for candidate in self.memory.candidates(vector)]
+        beside = self.memory.context.fixed_tokens + self.memory.context.recalled_tokens
+        fits = max(0, budget.max_tokens - budget.reserve - incoming - beside)
+        candidates = [_kept_no_more(candidate) for candidate in self._candidates(vector)]
         decisions = decide(self.controller.policy, candidates, budget.freeing_to(fits))
         return decisions or WindowPolicy().decide(candidates, budget.freeing_to(fits))
 

@@ -31,7 +31,7 @@ def read_calls(text: str) -> list[ToolCall]:
             break
         try:
             value, at = decoder.raw_decode(text, at)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):  # no JSON, or a number of too many digits
             at += 1
             failures += 1
             continue

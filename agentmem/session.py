@@ -93,11 +93,7 @@ class Session:
         self._pins = StandingPins(memory) if pin_instructions else None
         if self._tools:
             memory.context.fixed_tokens = model.count_tools(self._tools)
-            core = [entry for entry in memory.context if entry.segment.kind == "core_block"]
-            memory.context.budget.check(
-                system_tokens=sum(entry.num_tokens for entry in core),
-                tools_tokens=memory.context.fixed_tokens,
-            )
+            memory.context.check_budget()
         self._cancelled = threading.Event()
 
     @property
@@ -301,6 +297,7 @@ class Session:
     def _commit(self, current: Turn, completion: Completion) -> Reply:
         """Commit the reply with everything the turn changed, then tell of it."""
         memory, session = self.memory, self.memory.session
+        memory.forgetting.follow()
         text = normalize_text(completion.text)
         segment = Segment((Message("assistant", text),), origin="assistant")
         window = list(self.context.snapshot())

@@ -175,6 +175,7 @@ class ToolLoop:
         The window is reviewed and results are cut there so that they fit; False where they cannot.
         """
         context, memory = self._memory.context, self._memory
+        memory.forgetting.follow()
         own = self._memory_tools
         # What recalls what was said before is not what was said: it is never found again.
         searchable = own is None or not own.names.issuperset(call.name for call in said.calls)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from agentmem.context import Context
 from agentmem.decision import Action, Decision
-from agentmem.errors import InvalidInput, SegmentNotFound, UndoBlocked
+from agentmem.errors import InvalidInput, UndoBlocked
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
 from agentmem.storage.archive import Archive
@@ -17,7 +17,10 @@ _REVERSE: Mapping[Action, Action] = {
     "drop": "bring_back",
     "summarize": "bring_back",
     "bring_back": "drop",
+    "pin": "unpin",
     "unpin": "pin",
+    "keep": "unkeep",
+    "unkeep": "keep",
 }
 
 
@@ -54,20 +57,19 @@ class Undoing:
             UndoBlocked: the former window no longer fits.
         """
         row = self._undoable(decision_id)
-        decision, ids = row.decision, self._there(row.decision.segment_ids)
+        decision, ids = row.decision, tuple(self._archive.existing(row.decision.segment_ids))
         now = self._context.snapshot()
         if now == row.window_after:
-            # It was within the budget when the decision was made.
             after = list(row.window_before)
         else:
             after = [r for r in now if r.segment_id not in ids]
             after += [r for r in row.window_before if r.segment_id in ids]
             after = [r for r in after if r.segment_id != row.effect.get("summary_id")]
-            self._check_undo(after, row)
-        there = self._there(r.segment_id for r in after)
+        there = set(self._archive.existing(r.segment_id for r in after))
         after = self._ordered(r for r in after if r.segment_id in there)
+        self._check_undo(after, row)
         tokens_before = self._context.num_tokens
-        action = _REVERSE.get(decision.action, decision.action)
+        action = _REVERSE[decision.action]
         reverse = Decision(
             action,
             ids,
@@ -79,14 +81,17 @@ class Undoing:
         with self._archive.write() as transaction:
             for one in ids:
                 state, pinned = row.states_before[one]
-                transaction.set_state([one], state)
+                if state == "live":
+                    transaction.set_state([one], state)
+                else:
+                    transaction.leave(self._session.id, [one], state)
                 transaction.set_pinned([one], pinned)
             for one, kept_until in row.effect.get("kept_before", {}).items():
                 if int(one) in ids:
                     transaction.set_kept_until([int(one)], kept_until)
             if "summary_id" in row.effect:
-                summary = self._there([row.effect["summary_id"]])
-                transaction.set_state(summary, "archived")
+                summary = self._archive.existing([row.effect["summary_id"]])
+                transaction.leave(self._session.id, summary, "archived")
             transaction.set_window(self._session.id, after)
             undo_id = transaction.add_decision(
                 self._session.id,
@@ -123,25 +128,15 @@ class Undoing:
                 raise InvalidInput(
                     f"Decision {decision_id} is itself an undo: decide anew instead."
                 )
-            if not self._there(row.decision.segment_ids):
+            if not self._archive.existing(row.decision.segment_ids):
                 raise InvalidInput(f"What decision {decision_id} was about is forgotten.")
             return row
-        for row in self._archive.decisions(session_id=self._session.id, limit=1000):
-            reversible = row.undone_by is None and "undoes" not in row.effect
-            if reversible and self._there(row.decision.segment_ids):
-                return row
+        for page in self._archive.decision_pages(self._session.id):
+            for row in page:
+                reversible = row.undone_by is None and "undoes" not in row.effect
+                if reversible and self._archive.existing(row.decision.segment_ids):
+                    return row
         raise InvalidInput("There is no decision to undo.")
-
-    def _there(self, segment_ids: Iterable[int]) -> tuple[int, ...]:
-        """Those of the segments that were not forgotten."""
-        there = []
-        for one in segment_ids:
-            try:
-                self._archive.segment(one)
-            except SegmentNotFound:
-                continue
-            there.append(one)
-        return tuple(there)
 
     def _check_undo(self, after: Sequence[WindowEntry], row: DecisionRow) -> None:
         budget = self._context.budget
@@ -153,6 +148,20 @@ class Undoing:
                 f"Decision {row.id} cannot be undone now: the window would be {tokens} tokens, "
                 f"{over} over the budget of {budget.max_tokens}. Drop {over} tokens first.",
                 tokens_over=over,
+            )
+        context = self._context
+        pinned = sum(
+            context.count(one.segment)
+            for one in stored
+            if row.states_before.get(one.segment.id, (one.state, one.pinned))[1]
+            and one.segment.kind != "core_block"
+        )
+        limit = max(context.most_pinned, context.pinned_tokens)
+        if pinned > limit:
+            raise UndoBlocked(
+                f"Decision {row.id} cannot be undone now: {pinned} tokens would be pinned, of "
+                f"{limit} that may be. Unpin {pinned - limit} tokens first.",
+                tokens_over=pinned - limit,
             )
 
     def _ordered(self, rows: Iterable[WindowEntry]) -> list[WindowEntry]:

@@ -21,7 +21,7 @@ class Verdict:
     """Decisions of one review, gathered rung by rung.
 
     Attributes:
-        candidates: every segment of the window, with the evidence that was decided on.
+        candidates: what is in the window by itself, with the evidence that was decided on.
         target: tokens the review had to come down to.
         model: who was asked; "" where only a policy was.
         decisions: in the order they are to be applied.

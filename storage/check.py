@@ -11,7 +11,7 @@ from pathlib import Path
 from sqlalchemy import Connection, func, select
 
 from agentmem.errors import StoreCorrupt
-from agentmem.storage import blocks, encoding, facts, passages, recordings, word_rows
+from agentmem.storage import blocks, encoding, facts, passages, recordings, windows, word_rows
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
 from agentmem.storage.rows import Finding
@@ -187,6 +187,15 @@ def fact_spans(connection: Connection) -> Finding:
     return Finding("facts", "fail", message, _RESTORE)
 
 
+def window_states(connection: Connection) -> Finding:
+    """Whether every segment that stands in a window to stay is live."""
+    wrong = windows.misplaced(connection)
+    if not wrong:
+        return Finding("windows", "ok", "Every segment that stays in a window is live.")
+    message = f"{len(wrong)} segments stand in a window and are not live: {wrong[:10]}."
+    return Finding("windows", "warn", message, "Restore them where they stand.")
+
+
 def logs(connection: Connection) -> Finding:
     """Whether every row that sessions are replayed from can be read."""
     damaged = recordings.damaged(connection)
@@ -207,7 +216,7 @@ def counts(connection: Connection) -> Finding:
 
 _SQL_CHECKS: tuple[Callable[[Connection], Finding], ...] = (
     integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, core_memory,
-    fact_spans, logs, counts,
+    fact_spans, window_states, logs, counts,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from agentmem.decision import Decision
 from agentmem.errors import InvalidInput
 from agentmem.segment import State
 from agentmem.storage import encoding
-from agentmem.storage.ids import is_id
+from agentmem.storage.ids import as_ids, is_id, portions
 from agentmem.storage.rows import DecisionRow, WindowEntry
 from agentmem.storage.schema import AnyRow, AnySelect, decided, decisions, sessions
 
@@ -103,8 +103,9 @@ def newest(
     session_id: int | None,
     segment_id: int | None,
     limit: int,
+    before: int | None = None,
 ) -> list[DecisionRow]:
-    """A user's decisions, newest first; of one session or about one segment if asked."""
+    """A user's decisions, newest first; of one session, one segment or before one if asked."""
     if not all(is_id(each) for each in (session_id, segment_id) if each is not None):
         return []
     query = _select(user_id)
@@ -112,8 +113,28 @@ def newest(
         query = query.where(decisions.c.session_id == session_id)
     if segment_id is not None:
         query = query.where(_of_segment(segment_id))
+    if before is not None:
+        query = query.where(decisions.c.id < before)
     query = query.order_by(decisions.c.id.desc()).limit(max(0, min(limit, 2**31)))
     return [_row(row) for row in connection.execute(query)]
+
+
+def pinned_by(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> dict[int, str]:
+    """The maker of each segment's newest decision to pin it that was not undone."""
+    makers: dict[int, str] = {}
+    for portion in portions(as_ids(segment_ids)):
+        query = (
+            _select(user_id)
+            .join(decided, decided.c.decision_id == decisions.c.id)
+            .with_only_columns(decided.c.segment_id, decisions.c.decision)
+            .where(decided.c.segment_id.in_(portion), decisions.c.undone_by.is_(None))
+            .order_by(decisions.c.id)
+        )
+        for segment_id, text in connection.execute(query):
+            made = encoding.decision_from_json(text)
+            if made.action == "pin":
+                makers[segment_id] = made.maker
+    return makers
 
 
 def of_review(connection: Connection, user_id: int, row: DecisionRow) -> list[DecisionRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from agentmem.decision import Decision
@@ -100,12 +100,12 @@ def states_from_json(text: str) -> dict[int, tuple[State, bool]]:
     return {int(key): (cast(State, state), pinned) for key, (state, pinned) in rows.items()}
 
 
-def without_text(value: Any, is_gone: Callable[[str], bool] = bool) -> Any:
-    """JSON with each string value that `is_gone` replaced by an empty one."""
+def without_text(value: Any) -> Any:
+    """JSON with each string value replaced by an empty one."""
     if isinstance(value, str):
-        return "" if is_gone(value) else value
+        return ""
     if isinstance(value, Mapping):
-        return {key: without_text(item, is_gone) for key, item in value.items()}
+        return {key: without_text(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [without_text(item, is_gone) for item in value]
+        return [without_text(item) for item in value]
     return value

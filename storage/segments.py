@@ -275,6 +275,28 @@ def _owned(
     return owned
 
 
+def remaining(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
+    """Those of this user's segments that were not forgotten, in the order given.
+
+    Raises:
+        SegmentNotFound: naming the first that never was this user's.
+    """
+    there = existing(connection, user_id, ids)
+    if len(there) < len(ids):
+        mine = _owned(connection, user_id, ids, forgotten_too=True)
+        for segment_id in as_ids(ids):
+            if segment_id not in mine:
+                raise not_found(segment_id)
+    return there
+
+
+def existing(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
+    """Those of the ids that are this user's segments and not forgotten, in the order given."""
+    wanted = as_ids(ids)
+    owned = _owned(connection, user_id, wanted)
+    return [segment_id for segment_id in wanted if segment_id in owned]
+
+
 def check_owner(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
     """The ids as plain ints, if all of them are this user's and not forgotten.
 
@@ -321,20 +343,6 @@ def ids_of_session(connection: Connection, user_id: int, session_id: int) -> lis
     query = select_segments(user_id).with_only_columns(segments.c.id)
     rows = connection.execute(query.where(segments.c.session_id == session_id))
     return list(rows.scalars())
-
-
-def sessions_of(connection: Connection, user_id: int, ids: Sequence[int]) -> set[int]:
-    """Ids of the sessions these segments were said in, or in whose windows they are."""
-    found: set[int] = set()
-    mine = select_segments(user_id).with_only_columns(segments.c.session_id)
-    shown = select(windows.c.session_id).where(
-        windows.c.segment_id.in_(select_segments(user_id).with_only_columns(segments.c.id))
-    )
-    for portion in portions(as_ids(ids)):
-        found.update(connection.execute(mine.where(segments.c.id.in_(portion))).scalars())
-        here = shown.where(windows.c.segment_id.in_(portion))
-        found.update(connection.execute(here).scalars())
-    return found
 
 
 def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:

@@ -199,9 +199,6 @@ def scrub_turn(
     # Either way round: a document's part is in the turn's text, which may be in a longer message.
     if any(text in found.text or found.text in text for text in said):
         connection.execute(update(turns).where(turns.c.id == found.id).values(text=""))
-    if found.reply is not None and answered:
-        reply = encoding.without_text(
-            found.reply, lambda value: any(text in value for text in answered)
-        )
-        values = {"reply": encoding.dump(reply, "A reply")}
+    if found.reply is not None and any(text in found.reply["text"] for text in answered):
+        values = {"reply": encoding.dump({**found.reply, "text": ""}, "A reply")}
         connection.execute(update(turns).where(turns.c.id == found.id).values(values))

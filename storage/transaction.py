@@ -105,6 +105,10 @@ class Transaction:
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
         self._remove_facts(ids)
+        guests = {each.segment_id for each in windows.load(self._connection, session_id)} - {*ids}
+        stored = segments.load(self._connection, self._user_id, sorted(guests))
+        live = [s.segment for s in stored if s.state == "live" and s.segment.kind != "core_block"]
+        self.leave(session_id, [segment.id for segment in live], "archived")
         if ids:
             recordings.remove_where_seen(self._connection, self._user_id, session_id, min(ids))
         sessions.remove(self._connection, session_id)
@@ -175,6 +179,16 @@ class Transaction:
             raise InvalidInput("A segment is forgotten by `forget`, which deletes its text.")
         self._log("state", self._change(ids, {"state": state}))
 
+    def leave(self, session_id: int, ids: Iterable[int], state: State) -> None:
+        """Move segments that leave a session's window; what stays in another's window stays live.
+
+        The log of the session they were said in begins anew either way.
+        """
+        owned = segments.check_owner(self._connection, self._user_id, list(ids))
+        held = windows.held_elsewhere(self._connection, session_id, owned)
+        self.set_state([one for one in owned if one not in held], state)
+        self._log("state", sorted(held))
+
     def set_pinned(self, ids: Iterable[int], pinned: bool) -> None:
         """Pin or unpin segments."""
         self._change(ids, {"pinned": int(pinned)})
@@ -188,11 +202,15 @@ class Transaction:
         segments.add_recalls(self._connection, self._user_id, list(ids), turn)
 
     def set_window(self, session_id: int, entries: Sequence[WindowEntry]) -> None:
-        """Make these entries, in this order, the window of a session."""
+        """Make these entries, in this order, the window of a session.
+
+        Those of segments that were forgotten meanwhile are left out.
+        """
         self._check_session(session_id)
         ids = [entry.segment_id for entry in entries]
-        segments.check_owner(self._connection, self._user_id, ids)
-        windows.replace(self._connection, session_id, entries)
+        there = set(segments.remaining(self._connection, self._user_id, ids))
+        stay = [entry for entry in entries if entry.segment_id in there]
+        windows.replace(self._connection, session_id, stay)
 
     def add_decision(
         self,
@@ -231,13 +249,16 @@ class Transaction:
     def add_embedding(self, space: str, segment_id: int, vector: NDArray[np.float32]) -> None:
         """Store the vector of a segment: float32, shape (dim,), finite, not zero.
 
+        Nothing is stored of a segment that was forgotten while it was computed.
+
         Raises:
             InvalidInput: the vector is none of that.
             StoreError: the space has another dimension.
         """
-        (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
-        embeddings.add(self._connection, space, segment_id, vector)
-        self._log("embed", [segment_id])
+        there = segments.remaining(self._connection, self._user_id, [segment_id])
+        for one in there:
+            embeddings.add(self._connection, space, one, vector)
+        self._log("embed", there)
 
     def define_block(self, label: str, description: str, max_tokens: int) -> None:
         """Make a block of core memory, or change what it is for and how long it may be."""

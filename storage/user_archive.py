@@ -247,6 +247,11 @@ class Archive:
         with self._read() as (connection, user_id):
             return segments.load(connection, user_id, list(ids))
 
+    def existing(self, ids: Iterable[int]) -> list[int]:
+        """Those of the segments that were not forgotten, in the order given."""
+        with self._read() as (connection, user_id):
+            return segments.existing(connection, user_id, list(ids))
+
     def session_segments(self, session_id: int) -> list[StoredSegment]:
         """All segments of a session, by id."""
         return [stored for page in self.session_pages(session_id) for stored in page]
@@ -286,11 +291,6 @@ class Archive:
             yield page
             last_id = page[-1].segment.id
 
-    def sessions_of(self, ids: Iterable[int]) -> set[int]:
-        """Ids of the sessions these segments were said in, or in whose windows they are."""
-        with self._read() as (connection, user_id):
-            return segments.sessions_of(connection, user_id, list(ids))
-
     def children(self, ids: Iterable[int]) -> list[int]:
         """Ids of what was made directly from these segments, by id."""
         with self._read() as (connection, user_id):
@@ -311,6 +311,12 @@ class Archive:
         with self._read() as (connection, user_id):
             sessions.check_owner(connection, user_id, session_id)
             return windows.load(connection, session_id)
+
+    def held_elsewhere(self, session_id: int, ids: Iterable[int]) -> set[int]:
+        """Those of the segments that stand in another session's window to stay."""
+        with self._read() as (connection, user_id):
+            owned = segments.check_owner(connection, user_id, list(ids))
+            return windows.held_elsewhere(connection, session_id, owned)
 
     def said_ids(
         self,
@@ -370,6 +376,29 @@ class Archive:
             return decisions.newest(
                 connection, user_id, session_id=session_id, segment_id=segment_id, limit=limit
             )
+
+    def decision_pages(self, session_id: int, page_size: int = 20) -> Iterator[list[DecisionRow]]:
+        """The decisions of a session in pages, newest first; no snapshot is held between them."""
+        before = None
+        while True:
+            with self._read() as (connection, user_id):
+                page = decisions.newest(
+                    connection,
+                    user_id,
+                    session_id=session_id,
+                    segment_id=None,
+                    limit=page_size,
+                    before=before,
+                )
+            if not page:
+                return
+            yield page
+            before = page[-1].id
+
+    def pinned_by(self, segment_ids: Iterable[int]) -> dict[int, str]:
+        """Who made the newest decision to pin each of the segments that was not undone."""
+        with self._read() as (connection, user_id):
+            return decisions.pinned_by(connection, user_id, list(segment_ids))
 
     def decision(self, decision_id: int) -> DecisionRow:
         """One decision by id.

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert, select
 
 from agentmem.errors import InvalidInput
+from agentmem.storage.ids import portions
 from agentmem.storage.rows import WindowEntry
-from agentmem.storage.schema import windows
+from agentmem.storage.schema import segments, windows
 
 
 def load(connection: Connection, session_id: int) -> list[WindowEntry]:
@@ -19,6 +20,38 @@ def load(connection: Connection, session_id: int) -> list[WindowEntry]:
         .order_by(windows.c.ordinal)
     )
     return [WindowEntry(*row) for row in connection.execute(query)]
+
+
+def held_elsewhere(connection: Connection, session_id: int, ids: Sequence[int]) -> set[int]:
+    """Those of the segments that stand in another session's window to stay."""
+    found: set[int] = set()
+    for portion in portions(ids):
+        query = select(windows.c.segment_id).where(
+            windows.c.segment_id.in_(portion),
+            windows.c.session_id != session_id,
+            windows.c.until_turn.is_(None),
+        )
+        found.update(connection.execute(query).scalars())
+    return found
+
+
+def misplaced(connection: Connection) -> list[int]:
+    """Segments that stand in a window to stay and are not live, by id.
+
+    Not of core memory: what is edited in one session leaves another's window at its next turn.
+    """
+    query = (
+        select(segments.c.id)
+        .distinct()
+        .join(windows, windows.c.segment_id == segments.c.id)
+        .where(
+            windows.c.until_turn.is_(None),
+            segments.c.state != "live",
+            segments.c.kind != "core_block",
+        )
+        .order_by(segments.c.id)
+    )
+    return list(connection.execute(query).scalars())
 
 
 def replace(connection: Connection, session_id: int, entries: Sequence[WindowEntry]) -> None:

@@ -220,3 +220,8 @@ def test_candidates_are_ranked_as_the_policy_would_let_them_go() -> None:
 )
 def test_calls_are_read_out_of_whatever_the_model_wrote(text: str, names: list[str]) -> None:
     assert [call.name for call in read_calls(text)] == names
+
+
+def test_a_number_of_thousands_of_digits_is_no_call_and_no_error() -> None:
+    said = "[" + "1" * 5000 + '] {"name": "drop_segments", "arguments": {"segment_ids": [4]}}'
+    assert [call.name for call in read_calls(said)] == ["drop_segments"]

@@ -1,7 +1,7 @@
 """Memory: every decision is explained, and every decision can be taken back."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,6 +184,8 @@ def test_a_kept_segment_is_not_offered_for_eight_turns(agent: Agent) -> None:
     protected = {c.id: c.protected for c in agent.memory.candidates()}
     assert protected[2] == "kept"
     talk(agent, 8)
+    assert {c.id: c.protected for c in agent.memory.candidates()}[2] == "kept"
+    talk(agent, 1)
     assert {c.id: c.protected for c in agent.memory.candidates()}.get(2, "") == ""
 
 
@@ -363,3 +365,45 @@ def test_an_answer_that_repeats_its_question_is_seen_to_echo_it(tmp_path: Path) 
         agent.memory.drop(agent.turn_segments(1)[0])
         echoes = {c.segment.text: c.echo for c in agent.memory.candidates()}
         assert echoes["The blue fence stands there."] is None, "now it alone says so"
+
+
+def test_a_memory_that_is_only_looked_at_refuses_every_act(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 2)
+        before = window(agent)
+        with open_memory(store=tmp_path / "me.db", embedder="hash", only_look=True) as memory:
+            assert memory.search("market")[0].segment.id == 2
+            acts: list[Callable[[], object]] = [
+                lambda: memory.drop(2),
+                lambda: memory.pin(2),
+                lambda: memory.undo(),
+                lambda: memory.forget(2),
+                lambda: memory.forget_origin("user"),
+                lambda: memory.blocks.append("human", "Kind."),
+                lambda: memory.passages.insert("A note."),
+            ]
+            for act in acts:
+                with pytest.raises(InvalidInput, match="only to be looked at"):
+                    act()
+        assert window(agent) == before and not agent.memory.archive.decisions()
+
+
+def test_a_system_prompt_is_forgotten_once_no_session_uses_it(tmp_path: Path) -> None:
+    with make_agent(tmp_path, system_prompt="Old words.") as agent:
+        old = agent.context.entries[0].id
+        with make_agent(tmp_path, session="other") as other:
+            with pytest.raises(InvalidInput, match="system prompt"):
+                other.memory.forget(old)
+    with make_agent(tmp_path, system_prompt="New words.") as agent:
+        agent.memory.forget(old)
+        with pytest.raises(SegmentNotFound):
+            agent.memory.segment(old)
+        assert agent.context.entries[0].segment.text == "New words."
+
+
+def test_forgetting_a_reply_leaves_why_it_ended(tmp_path: Path) -> None:
+    with make_agent(tmp_path, ScriptedModel(["stop"])) as agent:
+        agent.chat("Say it.", turn="one")
+        agent.memory.forget(agent.turn_segments(1)[1])
+        again = agent.chat("Say it.", turn="one")
+        assert (again.text, again.finish_reason, again.repeated) == ("", "stop", True)

@@ -5,13 +5,16 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from agentmem import Agent, Decided, Recalled, Reply, ScriptedModel, Token
 from agentmem.errors import BudgetTooSmall, InvalidInput, ModelUnavailable, SessionBusy
 from agentmem.models.base import Options, Part
+from agentmem.models.embed import HashEmbedder
 from agentmem.models.scripted import Reply as Line
 from agentmem.models.scripted import ToolCalls
 from tests.agents import make_agent, talk, window
@@ -431,3 +434,45 @@ def test_async_calls_run_on_a_thread_of_the_agents_own(tmp_path: Path) -> None:
 
     with make_agent(tmp_path, ScriptedModel(["one", "two three"])) as agent:
         assert asyncio.run(both(agent)) == ("one", "two three")
+
+
+def test_what_another_session_forgets_in_the_middle_of_a_turn_costs_no_reply(
+    tmp_path: Path,
+) -> None:
+    with make_agent(tmp_path, session="a") as mine:
+        mine.chat("My locker code is 58291.")
+        (told, _) = mine.turn_segments(1)
+
+        def look_up() -> str:
+            """Look something up."""
+            mine.memory.forget(told)
+            return "done"
+
+        model = ScriptedModel([ToolCalls.of("look_up"), "The code is 58291."])
+        other = make_agent(tmp_path, model, session="b", tools=[look_up], memory_tools=False)
+        with other:
+            events = list(other.events("What is my locker code?"))
+            assert any(isinstance(event, Recalled) for event in events)
+            assert isinstance(events[-1], Reply) and events[-1].text == "The code is 58291."
+            assert told not in other.context
+            stored = other.memory.archive.window(other.memory.session.id)
+            assert stored == list(other.context.snapshot())
+
+
+def test_what_is_forgotten_while_it_is_embedded_gets_no_vector(tmp_path: Path) -> None:
+    class Slow(HashEmbedder):
+        meanwhile: Callable[[], object] | None = None
+
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            if self.meanwhile is not None:
+                act, self.meanwhile = self.meanwhile, None
+                act()
+            return super().embed(texts)
+
+    slow = Slow()
+    with make_agent(tmp_path, session="a") as mine:
+        mine.chat("My locker code is 58291.")
+        told, answer = mine.turn_segments(1)
+        with make_agent(tmp_path, session="b", embedder=slow) as other:
+            slow.meanwhile = lambda: mine.memory.forget(answer)
+            assert [hit.segment.id for hit in other.memory.search("locker")] == [told]

@@ -437,7 +437,7 @@ def test_a_healthy_store_passes_every_check(store: Store) -> None:
     found = findings(store)
     assert set(found) == {
         "integrity", "references", "schema", "journal", "hashes", "tool pairs", "trust", "words",
-        "core memory", "facts", "logs", "counts", "sqlite", "permissions", "file system",
+        "core memory", "facts", "windows", "logs", "counts", "sqlite", "permissions", "file system",
     }  # fmt: skip
     sound = "ok" if wal_is_sound(sqlite3.sqlite_version_info) else "warn"
     assert {name: finding.status for name, finding in found.items()} == {

@@ -130,14 +130,23 @@ def test_later_undos_restore_the_former_state_or_say_how_many_tokens_are_in_the_
         except UndoBlocked as error:
             blocked += 1
             assert whole(agent) == before
-            agent.context.budget = replace(
-                budget, max_tokens=agent.context.budget.max_tokens + error.tokens_over - 1
-            )
-            with pytest.raises(UndoBlocked, match="1 over the budget"):
+            if "over the budget" in str(error):
+                agent.context.budget = replace(
+                    budget, max_tokens=agent.context.budget.max_tokens + error.tokens_over - 1
+                )
+                with pytest.raises(UndoBlocked, match="1 over the budget"):
+                    agent.memory.undo(row.id)
+                agent.context.budget = replace(
+                    budget, max_tokens=agent.context.budget.max_tokens + 1
+                )
+            try:
                 agent.memory.undo(row.id)
-            agent.context.budget = replace(budget, max_tokens=agent.context.budget.max_tokens + 1)
-            agent.memory.undo(row.id)
-            assert agent.context.num_tokens == agent.context.budget.max_tokens
+                assert agent.context.num_tokens == agent.context.budget.max_tokens
+            except UndoBlocked as pins:
+                # So small a budget does not hold the pins it would bring back.
+                assert "would be pinned" in str(pins) and whole(agent) == before
+                agent.context.budget = budget
+                agent.memory.undo(row.id)
         restored += 1
         assert former(agent, row) == dict(row.states_before)
         was = {entry.segment_id: entry for entry in row.window_before}
@@ -175,3 +184,47 @@ def test_decisions_of_one_review_can_be_undone_one_by_one(agent: Agent) -> None:
         agent.memory.undo(decided.id)
     assert whole(agent) == start
     assert WindowEntry(2, 2) in agent.context.snapshot()
+
+
+@pytest.mark.parametrize(
+    ("verb", "reverse", "words"),
+    [
+        ("pin", "unpin", "unpinned by user"),
+        ("unpin", "pin", "pinned by user"),
+        ("keep", "unkeep", "kept no more by user"),
+        ("drop", "bring_back", "brought back by user"),
+        ("restore", "drop", "dropped by user"),
+    ],
+)
+def test_an_undo_is_on_record_as_the_reverse_of_what_it_takes_back(
+    agent: Agent, verb: str, reverse: str, words: str
+) -> None:
+    if verb == "restore":
+        agent.memory.drop(2)
+    decided = getattr(agent.memory, verb)(2)
+    undone = agent.memory.undo(decided.id)
+    assert undone.action == reverse
+    lines = agent.memory.why(2).text.splitlines()
+    assert f"Decision {undone.id}, turn 5: {words}." in lines
+
+
+def test_undo_at_once_is_blocked_in_a_smaller_budget(tmp_path: Path) -> None:
+    with make_agent(tmp_path, budget=2000) as agent:
+        talk(agent, 24)
+        agent.memory.drop(*[e.id for e in agent.context if e.segment.kind == "turn"])
+    with make_agent(tmp_path, budget=400) as agent:
+        before = agent.context.snapshot()
+        with pytest.raises(UndoBlocked, match="over the budget of 400"):
+            agent.memory.undo()
+        assert agent.context.snapshot() == before
+
+
+def test_undoing_an_unpin_is_blocked_where_pins_would_take_too_much(tmp_path: Path) -> None:
+    with make_agent(tmp_path) as agent:
+        talk(agent, 5)
+        agent.memory.pin(2, 4)
+        decided = agent.memory.unpin(2, 4)
+        agent.memory.pin(6, 8)
+        agent.context.budget = replace(agent.context.budget, free_to=0.3)
+        with pytest.raises(UndoBlocked, match="tokens would be pinned"):
+            agent.memory.undo(decided.id)

@@ -29,10 +29,17 @@ def snapshot_of(archive: Archive, session: SessionRow) -> dict[str, Any] | None:
         "decisions": now.last_decision,
         "settings": dict(now.settings),
         "window": window_items(now.window),
+        "held": _held_elsewhere(archive, session, [one[0] for one in now.segments]),
         "segments": [list(one) for one in now.segments],
         "blocks": block_items(others.blocks),
         "facts": [list(one) for one in others.stated],
     }
+
+
+def _held_elsewhere(archive: Archive, session: SessionRow, ids: Sequence[int]) -> list[int]:
+    """What stands in other sessions' windows to stay; core memory stands in all of them."""
+    held = archive.segments(sorted(archive.held_elsewhere(session.id, ids)))
+    return [one.segment.id for one in held if one.segment.kind != "core_block"]
 
 
 def fill(
@@ -64,6 +71,8 @@ def fill(
     transaction.put_rows(session_id, rows | history)
     transaction.set_session_settings(session_id, state["settings"])
     transaction.set_window(session_id, [WindowEntry(*entry) for entry in state["window"]])
+    if held := [WindowEntry(one, one) for one in state.get("held", ())]:
+        transaction.set_window(transaction.session(OTHER_SESSIONS), held)
     add_vectors(transaction, source, space, list(fields))
     add_blocks(transaction, source, source_session, [BlockRow(*one) for one in state["blocks"]])
     add_statements(transaction, source, [tuple(one) for one in state["facts"]])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -37,7 +37,9 @@ def state_items(archive: Archive, session: str) -> Iterator[tuple[str, str]]:
     for turn in archive.turns(row.id):
         value = {"key": turn.key, "text": turn.text, "reply": turn.reply}
         yield f"turn {turn.number}", _json(value)
+    own: set[int] = set()
     for page in archive.session_pages(row.id):
+        own.update(stored.segment.id for stored in page)
         tags = archive.passage_tags(stored.segment.id for stored in page)
         for stored in page:
             value = _segment(stored) | {"tags": tags.get(stored.segment.id, [])}
@@ -52,7 +54,7 @@ def state_items(archive: Archive, session: str) -> Iterator[tuple[str, str]]:
     for block in archive.blocks():
         yield f"block {block.label}", _json(asdict(block))
     for made in reversed(archive.decisions(session_id=row.id, limit=2**31)):
-        yield f"decision {made.id}", _json(_decision(made))
+        yield f"decision {made.id}", _json(_decision(made, own))
 
 
 def first_difference(archive: Archive, other: Archive, session: str) -> str:
@@ -93,8 +95,10 @@ def _fact(fact: Fact, said: Mapping[float, int]) -> dict[str, Any]:
     }
 
 
-def _decision(row: DecisionRow) -> dict[str, Any]:
+def _decision(row: DecisionRow, own: Collection[int]) -> dict[str, Any]:
+    """One decision; where another session's segment lived is that session's state."""
     decision = row.decision
+    states = {str(one): list(state) for one, state in row.states_before.items() if one in own}
     return {
         "turn": row.turn,
         "action": decision.action,
@@ -107,7 +111,7 @@ def _decision(row: DecisionRow) -> dict[str, Any]:
         "tool_call": decision.tool_call,
         "before": window_items(row.window_before),
         "after": window_items(row.window_after),
-        "states": {str(one): list(state) for one, state in row.states_before.items()},
+        "states": states,
         "effect": dict(row.effect),
         "cost": {name: value for name, value in row.cost.items() if name not in _CLOCKED},
         "undone_by": row.undone_by,

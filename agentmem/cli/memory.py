@@ -227,9 +227,7 @@ def _decide(
 
     with options.open_memory(store, user, session) as memory:
         decided = getattr(memory, action)(*ids)
-    if decided is None:  # unpinning is no decision: nothing moves
-        render.write_facts(action, {"segments": ids}, as_json=as_json)
-    elif as_json:
+    if as_json:
         render.write_json(decided.to_dict())
     else:
         render.stdout_console().print(render.safe(render.decided_text(decided)))

@@ -125,9 +125,7 @@ class SlashCommands:
     def decide(self, action: str, argument: str) -> None:
         """Run one of the memory's verbs on segments."""
         ids = self._ids(action, argument)
-        decided = getattr(self.agent.memory, action)(*ids)
-        # Unpinning is no decision: nothing moves.
-        self._decided(decided) if decided else self.say(f"{action} {', '.join(map(str, ids))}")
+        self._decided(getattr(self.agent.memory, action)(*ids))
 
     def _decided(self, event: Decided) -> None:
         self.say(render.decided_text(event))
