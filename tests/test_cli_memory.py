@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agentmem.cli.options import open_archive
 from tests.cli_run import SCRIPTED, run_cli, start_cli
 
 
@@ -201,6 +202,9 @@ def test_export_has_a_manifest_that_counts_and_hashes_the_rest(conversation: Pat
     kinds = [row["type"] for row in rows]
     assert {f"{kind}s": kinds.count(kind) for kind in set(kinds)} == manifest["counts"]
     log = [row for row in rows if row["type"] == "recording"]
+    with open_archive(None, None) as archive:
+        stored = archive.recordings(archive.session("default", create=False).id)
+    assert [row["id"] for row in log] == [row.id for row in stored]
     assert manifest["counts"] == {
         "sessions": 1, "turns": 2, "segments": 5, "decisions": 1, "facts": 1,
         "recordings": len(log),

@@ -121,8 +121,6 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
             yield records.decision_json(row) | {"session": session.name}
         for entry in archive.recordings(session.id):
             yield records.recording_json(entry) | {"session": session.name}
-        for entry in archive.recordings(session.id):
-            yield records.recording_json(entry) | {"session": session.name}
     for fact in archive.facts():
         yield records.fact_json(fact)
 
