@@ -152,32 +152,25 @@ def load(connection: Connection, user_id: int, ids: Sequence[int]) -> list[Store
     return [found[segment_id] for segment_id in wanted]
 
 
-def of_origin(
-    connection: Connection, user_id: int, origin: Origin, *, after: int, limit: int
+def page(
+    connection: Connection,
+    user_id: int,
+    *,
+    session_id: int | None,
+    origin: Origin | None,
+    after: int,
+    limit: int,
 ) -> list[StoredSegment]:
-    """Up to `limit` segments of an origin, of all sessions, with ids above `after`, by id."""
-    query = (
-        select_segments(user_id)
-        .where(segments.c.origin == origin, segments.c.id > after)
-        .order_by(segments.c.id)
-        .limit(limit)
-    )
-    return assemble(connection, connection.execute(query).all())
-
-
-def of_session(
-    connection: Connection, user_id: int, session_id: int, *, after: int, limit: int
-) -> list[StoredSegment]:
-    """Up to `limit` segments of a session with ids above `after`, by id."""
-    if not is_id(session_id):
-        return []
-    query = (
-        select_segments(user_id)
-        .where(segments.c.session_id == session_id, segments.c.id > after)
-        .order_by(segments.c.id)
-        .limit(limit)
-    )
-    return assemble(connection, connection.execute(query).all())
+    """Up to `limit` segments with ids above `after`, by id; of one session or origin if asked."""
+    query = select_segments(user_id).where(segments.c.id > after)
+    if session_id is not None:
+        if not is_id(session_id):
+            return []
+        query = query.where(segments.c.session_id == session_id)
+    if origin is not None:
+        query = query.where(segments.c.origin == origin)
+    rows = connection.execute(query.order_by(segments.c.id).limit(limit))
+    return assemble(connection, rows.all())
 
 
 def assemble(connection: Connection, rows: Sequence[AnyRow]) -> list[StoredSegment]:

@@ -251,25 +251,27 @@ class Archive:
     def session_pages(
         self, session_id: int, page_size: int = _PAGE
     ) -> Iterator[list[StoredSegment]]:
-        """The segments of a session by id, in pages; no snapshot is held between them."""
-        last_id = 0
-        while True:
-            with self._read() as (connection, user_id):
-                page = segments.of_session(
-                    connection, user_id, session_id, after=last_id, limit=page_size
-                )
-            if not page:
-                return
-            yield page
-            last_id = page[-1].segment.id
+        """The segments of a session by id, in pages as `pages` gives."""
+        return self.pages(session_id=session_id, page_size=page_size)
 
-    def origin_pages(self, origin: Origin, page_size: int = _PAGE) -> Iterator[list[StoredSegment]]:
-        """The segments of an origin, of all sessions, by id, in pages as `session_pages` gives."""
+    def pages(
+        self,
+        *,
+        session_id: int | None = None,
+        origin: Origin | None = None,
+        page_size: int = _PAGE,
+    ) -> Iterator[list[StoredSegment]]:
+        """Segments by id, of one session or origin if asked; no snapshot is held between pages."""
         last_id = 0
         while True:
             with self._read() as (connection, user_id):
-                page = segments.of_origin(
-                    connection, user_id, origin, after=last_id, limit=page_size
+                page = segments.page(
+                    connection,
+                    user_id,
+                    session_id=session_id,
+                    origin=origin,
+                    after=last_id,
+                    limit=page_size,
                 )
             if not page:
                 return

@@ -122,7 +122,7 @@ def test_segments_of_an_origin_are_paged_over_all_sessions_and_of_one_user(tmp_p
                         stored = transaction.add_segment(session_id, 1, new)
                         if user == "ann" and origin == "tool":
                             expected.append(stored.id)
-        pages = list(store.for_user("ann").origin_pages("tool", page_size=3))
+        pages = list(store.for_user("ann").pages(origin="tool", page_size=3))
         assert [len(page) for page in pages] == [3, 1]
         assert [one.segment.id for page in pages for one in page] == expected
         assert store.for_user("eve").sessions_of(expected) == set()

@@ -304,7 +304,7 @@ def test_names_and_paths_in_a_file_lead_nowhere(archive: Archive, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of a conversation with a tool, a document, a summary, a pin and an import."""
+    """An export: a tool, a document, a summary, a pin, an import, a block two sessions edit."""
     folder = tmp_path_factory.mktemp("exported")
 
     def page() -> str:
@@ -325,6 +325,11 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
         agent.memory.summarize(2, exchange.segment.id)
         agent.memory.pin(4)
         agent.memory.import_file(folder / "notes.md")
+        agent.memory.blocks.rewrite("human", "Likes tea.")
+    with make_agent(folder, session="other") as other:
+        other.memory.blocks.rewrite("human", "Likes coffee.")
+    with make_agent(folder, model, budget=900, tools=[page]) as agent:
+        agent.memory.blocks.rewrite("human", "Likes water.")
         archive = agent.memory.archive
         file = folder / "export.jsonl"
         write_file(archive, file, force=True)
