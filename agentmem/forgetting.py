@@ -122,8 +122,4 @@ class Forgetting:
 
     def _descendants(self, segment_ids: set[int]) -> set[int]:
         """Segments and all that was made of them, in any session: parts, summaries."""
-        found, newest = set(segment_ids), set(segment_ids)
-        while newest:
-            newest = set(self._archive.children(newest)) - found
-            found |= newest
-        return found
+        return segment_ids | self._archive.descendants(segment_ids)

@@ -324,6 +324,16 @@ def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[i
     return sorted(found)
 
 
+def descendants(connection: Connection, user_id: int, ids: Sequence[int]) -> set[int]:
+    """Ids of all that was made of these segments, directly or not, in any session."""
+    found: set[int] = set()
+    newest = set(ids)
+    while newest:
+        newest = set(children(connection, user_id, sorted(newest))) - found
+        found |= newest
+    return found
+
+
 def said_ids(
     connection: Connection,
     user_id: int,

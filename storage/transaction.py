@@ -36,7 +36,6 @@ from agentmem.storage.rows import (
     ChangeOp,
     Counters,
     Source,
-    StoredSegment,
     TurnRow,
     WindowEntry,
 )
@@ -101,16 +100,26 @@ class Transaction:
         sessions.rename(self._connection, session_id, check_name(name, "A session's name"))
 
     def remove_session(self, session_id: int) -> int:
-        """Delete a session and everything in it; how many segments that was."""
+        """Delete a session, everything in it and, elsewhere, all that was made of that.
+
+        Words of it are taken out of what other sessions decided, as `forget` does.
+
+        Returns:
+            How many segments that was.
+        """
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
+        made = segments.descendants(self._connection, self._user_id, ids).difference(ids)
+        for segment_id in sorted(made, reverse=True):
+            self.forget(segment_id)
+        self._scrub_decisions(ids, {})
         self._remove_facts(ids)
         if ids:
             recordings.remove_where_seen(self._connection, self._user_id, session_id, min(ids))
         sessions.remove(self._connection, session_id)
         self._log("forget", ids)
         self.removed_sessions.append(session_id)
-        return len(ids)
+        return len(ids) + len(made)
 
     def add_turn(self, session_id: int, key: str | None, text: str) -> TurnRow:
         """Append a turn, unanswered; its number is one more than the last.
@@ -314,7 +323,7 @@ class Transaction:
             said=[content for role, content in texts if role == "user"],
             answered=[content for role, content in texts if role == "assistant"],
         )
-        self._scrub_decisions(found)
+        self._scrub_decisions([segment.id], {found.session_id: found.turn})
         blocks.remove_edits(self._connection, [segment.id])
         passages.remove_tags(self._connection, segment.id)
         recordings.remove_where_seen(self._connection, self._user_id, found.session_id, segment.id)
@@ -324,12 +333,11 @@ class Transaction:
         segments.forget(self._connection, segment.id)
         self._log("forget", [segment.id])
 
-    def _scrub_decisions(self, found: StoredSegment) -> None:
-        segment_id = found.segment.id
-        decisions.scrub(self._connection, self._user_id, segment_id)
-        since = decisions.decided_since(self._connection, self._user_id, segment_id)
-        since[found.session_id] = found.turn
-        for session_id, turn in since.items():
+    def _scrub_decisions(self, ids: Sequence[int], said: dict[int, int]) -> None:
+        """Take the words of segments out of decisions; `said` is a session and the turn of them."""
+        decisions.scrub(self._connection, self._user_id, ids)
+        since = decisions.decided_since(self._connection, self._user_id, ids)
+        for session_id, turn in (since | said).items():
             if turn < self._answers_scrubbed.get(session_id, 2**63):
                 decisions.scrub_answers(self._connection, session_id, turn)
                 self._answers_scrubbed[session_id] = turn

@@ -187,7 +187,10 @@ class Archive:
             transaction.rename_session(rows[name].id, f"{name}-{number}")
 
     def remove_session(self, name: str) -> int:
-        """Delete a session with everything in it, and return how many segments that was.
+        """Delete a session, everything in it and, elsewhere, all that was made of that.
+
+        Returns:
+            How many segments that was.
 
         Raises:
             InvalidInput: there is none of this name.
@@ -287,6 +290,11 @@ class Archive:
         """Ids of what was made directly from these segments, by id."""
         with self._read() as (connection, user_id):
             return segments.children(connection, user_id, list(ids))
+
+    def descendants(self, ids: Iterable[int]) -> set[int]:
+        """Ids of all that was made of these segments, directly or not, in any session."""
+        with self._read() as (connection, user_id):
+            return segments.descendants(connection, user_id, list(ids))
 
     def unsummarized(self) -> list[StoredSegment]:
         """What is left of one group of segments whose summary was forgotten; empty for none."""

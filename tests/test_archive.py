@@ -544,6 +544,39 @@ def test_a_removed_session_takes_its_segments_along(archive: Archive) -> None:
         archive.remove_session("main")
 
 
+def test_a_removed_session_takes_along_what_others_made_of_it(tmp_path: Path) -> None:
+    marker = "zanzibar-58291"
+    with Store.open(tmp_path / "me.db") as store:
+        archive = store.for_user("ann")
+        (secret,) = add(archive, f"my code is {marker}")
+        (kept,) = add(archive, "what else", session="other")
+        other_id = archive.session("other").id
+        with archive.write() as transaction:
+            quoted = Segment(
+                (Message("user", f"a code, {marker}"),),
+                kind="summary",
+                origin="summary",
+                parents=(secret.id, kept.id),
+            )
+            summary = transaction.add_segment(other_id, 1, quoted)
+            transaction.set_window(other_id, [WindowEntry(kept.id, 1), WindowEntry(summary.id, 2)])
+            for about in (secret.id, kept.id):
+                transaction.add_decision(
+                    other_id, 1, decision(about, reason=marker if about == secret.id else "old"),
+                    window_before=(), window_after=(), states_before={}, effect={},
+                    cost={"raw": [f"drop it, since it says {marker}"], "calls": 1},
+                )  # fmt: skip
+        assert archive.remove_session("main") == 2
+        assert archive.window(other_id) == [WindowEntry(kept.id, 1)]
+        assert archive.states(other_id) == {"live": 1, "forgotten": 1}
+        assert [row.cost for row in archive.decisions()] == [{"raw": [""], "calls": 1}] * 2
+        assert [row.decision.reason for row in archive.decisions()] == ["old", ""]
+        assert [one.name for one in store.check() if one.status == "fail"] == []
+        assert store.purge()
+    for file in tmp_path.iterdir():
+        assert not file.is_file() or marker.encode() not in file.read_bytes(), file.name
+
+
 def test_a_late_writer_does_not_bring_a_removed_session_back(archive: Archive) -> None:
     session_id = archive.session("main").id
     archive.remove_session("main")
