@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from agentmem.segment import Trust
@@ -136,38 +136,66 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
 
 
 def settle(connection: Connection, user_id: int, about: int) -> list[int]:
-    """Lay the facts about a thing out anew; the segments in which it is spoken of."""
+    """Lay the facts about a thing out anew; the segments that state what changed."""
     mine = (facts.c.user_id == user_id, facts.c.about == about)
     known = _assemble(connection, user_id, select(facts).where(*mine).order_by(facts.c.id))
     fact_of = {order(source): fact.id for fact in known for source in fact.sources}
+    held = {fact.id: (fact.valid_from, fact.valid_to) for fact in known}
     used: set[int] = set()
-    sources = [source for fact in known for source in fact.sources]
-    for span in timeline(sources):
+    changed: set[int] = set()
+    held_anew: list[dict[str, object]] = []
+    moved: list[dict[str, object]] = []
+    for span in timeline(source for fact in known for source in fact.sources):
         ids = sorted({fact_of[order(source)] for source in span.sources} - used)
         interval = {"valid_from": span.valid_from, "valid_to": span.valid_to}
         if ids:
             fact_id = ids[0]
-            connection.execute(update(facts).where(facts.c.id == fact_id).values(interval))
+            is_new = held[fact_id] != (span.valid_from, span.valid_to)
+            if is_new:
+                held_anew.append({"changed": fact_id, **interval})
         else:
             values = {"user_id": user_id, "about": about, **interval}
             key = connection.execute(insert(facts).values(values)).inserted_primary_key
             assert key is not None
-            fact_id = int(key[0])
+            fact_id, is_new = int(key[0]), True
         used.add(fact_id)
-        for source in span.sources:
-            if fact_of[order(source)] != fact_id:
-                connection.execute(
-                    update(fact_sources)
-                    .where(
-                        fact_sources.c.user_id == user_id,
-                        fact_sources.c.segment_id == source.segment_id,
-                        fact_sources.c.written_by == source.written_by,
-                        fact_sources.c.ordinal == source.ordinal,
-                    )
-                    .values(fact_id=fact_id)
-                )
-    connection.execute(delete(facts).where(*mine, facts.c.id.not_in(sorted(used))))
-    return sorted({source.segment_id for source in sources})
+        come = [source for source in span.sources if fact_of[order(source)] != fact_id]
+        moved += [
+            {
+                "said_in": source.segment_id,
+                "by": source.written_by,
+                "at": source.ordinal,
+                "fact_id": fact_id,
+            }
+            for source in come
+        ]
+        if is_new or come:
+            changed.update(source.segment_id for source in span.sources)
+    if held_anew:
+        connection.execute(update(facts).where(facts.c.id == bindparam("changed")), held_anew)
+    if moved:
+        source_ = (
+            fact_sources.c.user_id == user_id,
+            fact_sources.c.segment_id == bindparam("said_in"),
+            fact_sources.c.written_by == bindparam("by"),
+            fact_sources.c.ordinal == bindparam("at"),
+        )
+        connection.execute(update(fact_sources).where(*source_), moved)
+    left = set(connection.execute(select(facts.c.id).where(*mine)).scalars()) - used
+    for portion in portions(sorted(left)):
+        connection.execute(delete(facts).where(facts.c.id.in_(portion)))
+    return sorted(changed)
+
+
+def stated_in(connection: Connection, user_id: int, about: int) -> list[int]:
+    """The segments that state anything about a thing, by id."""
+    query = (
+        select(fact_sources.c.segment_id)
+        .join(facts, facts.c.id == fact_sources.c.fact_id)
+        .where(facts.c.user_id == user_id, facts.c.about == about)
+        .distinct()
+    )
+    return list(connection.execute(query.order_by(fact_sources.c.segment_id)).scalars())
 
 
 def remove_sources(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> None:

@@ -347,7 +347,9 @@ class Transaction:
         touched = facts.abouts(self._connection, self._user_id, ids)
         facts.remove_sources(self._connection, self._user_id, ids)
         for about in sorted(touched):
-            self._log("fact", facts.settle(self._connection, self._user_id, about))
+            facts.settle(self._connection, self._user_id, about)
+            # Also a fact that only lost evidence is another one.
+            self._log("fact", facts.stated_in(self._connection, self._user_id, about))
 
     def counters(self, session_id: int) -> Counters:
         """What the store has counted to, and the newest row of the session's log."""
