@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select
 
 from agentmem.errors import StoreCorrupt
 from agentmem.storage import blocks, encoding, facts, passages, recordings, word_rows
+from agentmem.storage.backup import upgrade_backups
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
 from agentmem.storage.rows import Finding
@@ -226,7 +227,7 @@ def sqlite_version() -> Finding:
 def permissions(path: Path) -> Finding:
     """Whether nobody but the owner can read the files."""
     names = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", ".lock"))]
-    names += sorted(path.parent.glob(f"{_quoted(path.name)}.*.backup"))
+    names += upgrade_backups(path)
     wide = [name.name for name in names if _mode(name) & 0o077]
     if wide:
         fix = f"chmod 600 {' '.join(wide)}"
@@ -235,10 +236,6 @@ def permissions(path: Path) -> Finding:
         message = f"Others can rename files in {path.parent}."
         return Finding("permissions", "warn", message, f"chmod go-w {path.parent}")
     return Finding("permissions", "ok", "Only the owner can read the files.")
-
-
-def _quoted(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _mode(path: Path) -> int:

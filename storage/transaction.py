@@ -66,6 +66,8 @@ class Transaction:
         self._answers_scrubbed: dict[int, int] = {}
         self.num_kv_files = 0
         """Files with KV that may have seen what was forgotten, deleted as it was committed."""
+        self.num_backups = 0
+        """Copies of the store that upgrades had left, deleted with them."""
 
     @property
     def now(self) -> float:

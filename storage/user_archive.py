@@ -28,6 +28,7 @@ from agentmem.storage import (
     windows,
     word_rows,
 )
+from agentmem.storage.backup import upgrade_backups
 from agentmem.storage.database import Database
 from agentmem.storage.kv_folder import KVFolder, forget_kv, session_folder, user_folder
 from agentmem.storage.lease import Lease
@@ -127,7 +128,7 @@ class Archive:
                 if observer is not None:
                     observer.end(transaction)
                 # Before the commit: what is acknowledged as forgotten is in no file.
-                self._delete_kv(transaction)
+                self._delete_files(transaction)
         except BaseException as error:
             if observer is not None:
                 observer.failed(error)
@@ -135,12 +136,15 @@ class Archive:
         if observer is not None:
             observer.committed()
 
-    def _delete_kv(self, transaction: Transaction) -> None:
+    def _delete_files(self, transaction: Transaction) -> None:
         folder = user_folder(self._database.path, self.user)
         for session_id in transaction.removed_sessions:
             transaction.num_kv_files += KVFolder(folder / str(session_id), "").remove()
         if transaction.forgotten:
             transaction.num_kv_files += forget_kv(folder, min(transaction.forgotten))
+            for backup in upgrade_backups(self._database.path):
+                backup.unlink(missing_ok=True)
+                transaction.num_backups += 1
 
     def kv_folder(self, session: SessionRow) -> KVFolder:
         """Where KV of a session may be kept; the folder may not be there."""

@@ -9,8 +9,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.history import FileHistory
 
 from agentmem.cli.options import open_archive
+from agentmem.cli.typed import history_file
 from tests.cli_run import SCRIPTED, run_cli, start_cli
 
 
@@ -145,6 +147,19 @@ def test_forget_deletes_and_gives_a_receipt(conversation: Path) -> None:
     data = Path(os.environ["XDG_DATA_HOME"])
     left = [path for path in data.rglob("*") if path.is_file() and b"58291" in path.read_bytes()]
     assert left == []
+
+
+def test_forgetting_takes_what_was_typed_out_of_the_history_of_the_prompt(home: Path) -> None:
+    file = history_file()
+    file.parent.mkdir(parents=True)
+    prompt = FileHistory(str(file))
+    for line in ("My locker code is 58291.", "/why 2", "What is\nmy code?"):
+        prompt.store_string(line)
+    (receipt,) = run_cli("forget", "2", "--json").events
+    assert receipt["typed_lines"] == 1
+    assert list(prompt.load_history_strings()) == ["What is\nmy code?", "/why 2"]
+    (receipt,) = run_cli("forget", "--all", "--yes", "--json").events
+    assert receipt["typed_lines"] == 2 and not file.exists()
 
 
 def test_forgetting_in_another_session_finds_its_session() -> None:
