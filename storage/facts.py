@@ -207,6 +207,11 @@ def remove_sources(connection: Connection, user_id: int, segment_ids: Sequence[i
             )
 
 
+def remove_all(connection: Connection, user_id: int) -> None:
+    """Delete every fact of a user, with its statements."""
+    connection.execute(delete(facts).where(facts.c.user_id == user_id))
+
+
 def mark_read(connection: Connection, user_id: int, segment_id: int, extractor: str) -> None:
     """Note that an extractor has read a segment."""
     values = {"user_id": user_id, "segment_id": segment_id, "extractor": extractor}

@@ -298,6 +298,12 @@ def ids_of_session(connection: Connection, user_id: int, session_id: int) -> lis
     return list(rows.scalars())
 
 
+def all_ids(connection: Connection, user_id: int) -> list[int]:
+    """Ids of a user's segments that are not forgotten."""
+    query = select_segments(user_id).with_only_columns(segments.c.id)
+    return list(connection.execute(query).scalars())
+
+
 def sessions_of(connection: Connection, user_id: int, ids: Sequence[int]) -> set[int]:
     """Ids of the sessions these segments were said in, or in whose windows they are."""
     found: set[int] = set()

@@ -123,6 +123,21 @@ class Transaction:
         self.removed_sessions.append(session_id)
         return len(ids) + len(made)
 
+    def forget_all(self) -> int:
+        """Delete all of the user's sessions, facts and core memory; how many segments that was.
+
+        The user's name stays, and that segments went: others who have the store open follow it.
+        """
+        ids = segments.all_ids(self._connection, self._user_id)
+        rows = sessions.all_of(self._connection, self._user_id)
+        facts.remove_all(self._connection, self._user_id)
+        for row in rows:
+            sessions.remove(self._connection, row.id)
+        blocks.remove_all(self._connection, self._user_id)
+        self._log("forget", ids)
+        self.removed_sessions += [row.id for row in rows]
+        return len(ids)
+
     def add_turn(self, session_id: int, key: str | None, text: str) -> TurnRow:
         """Append a turn, unanswered; its number is one more than the last.
 

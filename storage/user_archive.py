@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import Origin, State
@@ -203,6 +203,29 @@ class Archive:
         session_id = self.session(name, create=False).id
         with self.lease(session_id), self.write() as transaction:
             return transaction.remove_session(session_id)
+
+    def forget_all(self) -> dict[str, Any]:
+        """Delete everything of the user but the name: all sessions, facts and core memory.
+
+        Returns:
+            A receipt: the sessions' names, and how many segments, files of KV and copies made
+            before an upgrade were deleted.
+
+        Raises:
+            SessionBusy: somebody is using one of the sessions; nothing is deleted.
+        """
+        with ExitStack() as stack:
+            rows = self.sessions()
+            for row in rows:
+                stack.enter_context(self.lease(row.id))
+            with self.write() as transaction:
+                count = transaction.forget_all()
+        return {
+            "sessions": [row.name for row in rows],
+            "segments": count,
+            "kv_files": transaction.num_kv_files,
+            "upgrade_backups": transaction.num_backups,
+        }
 
     def lease(self, session_id: int) -> Lease:
         """Take a session for one sender, until `close()` or the end of the process.

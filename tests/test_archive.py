@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from agentmem.decision import Decision
-from agentmem.errors import InvalidInput, SegmentNotFound, StoreCorrupt, StoreError
+from agentmem.errors import InvalidInput, SegmentNotFound, SessionBusy, StoreCorrupt, StoreError
 from agentmem.segment import Message, Segment, ToolCall, Trust
 from agentmem.storage.archive import Archive, Store, WindowEntry
+from agentmem.storage.rows import Source
 from agentmem.storage.text import normalize_text
 
 NOW = 1_700_000_000.0
@@ -573,6 +574,33 @@ def test_a_removed_session_takes_along_what_others_made_of_it(tmp_path: Path) ->
         assert [row.decision.reason for row in archive.decisions()] == ["old", ""]
         assert [one.name for one in store.check() if one.status == "fail"] == []
         assert store.purge()
+    for file in tmp_path.iterdir():
+        assert not file.is_file() or marker.encode() not in file.read_bytes(), file.name
+
+
+def test_forgetting_all_leaves_nothing_of_a_user_and_all_of_another(tmp_path: Path) -> None:
+    marker = "zanzibar-58291"
+    with Store.open(tmp_path / "me.db") as store:
+        archive, other = store.for_user("ann"), store.for_user("bob")
+        for one, text in ((archive, marker), (other, "kept")):
+            for session in ("main", "work"):
+                (stored,) = add(one, f"my code is {text}", session=session)
+            with one.write() as transaction:
+                transaction.define_block("medical", f"what {text} is about", 100)
+                source = Source("code", text, f"the code is {text}", stored.id, "patterns")
+                transaction.add_statement(source)
+        with archive.lease(archive.session("work").id), pytest.raises(SessionBusy):
+            archive.forget_all()
+        assert len(archive.sessions()) == 2 and len(archive.blocks()) == len(archive.facts()) == 1
+        before = archive.last_change()
+        receipt = archive.forget_all()
+        assert (receipt["sessions"], receipt["segments"]) == (["main", "work"], 2)
+        assert archive.sessions() == archive.blocks() == archive.facts() == archive.words() == []
+        assert [change.op for change in archive.changes(before)] == ["forget"] * 2
+        assert len(other.sessions()) == 2 and len(other.blocks()) == len(other.facts()) == 1
+        assert [one.name for one in store.check() if one.status == "fail"] == []
+        assert store.purge()
+        assert archive.forget_all()["segments"] == 0
     for file in tmp_path.iterdir():
         assert not file.is_file() or marker.encode() not in file.read_bytes(), file.name
 

@@ -184,8 +184,7 @@ def forget(
     if everything:
         confirm("Forget everything this user ever said?", yes)
         with options.open_archive(store, user) as archive:
-            names = [row.name for row in archive.sessions()]
-            receipt = {"sessions": names, "segments": sum(map(archive.remove_session, names))}
+            receipt = archive.forget_all()
         receipt |= {"typed_lines": forget_typed()}
     elif origin is not None:
         confirm(f"Forget everything from {origin} and all that was made of it?", yes)
