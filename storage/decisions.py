@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from agentmem.decision import Decision
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, StoreCorrupt
 from agentmem.segment import State
 from agentmem.storage import encoding
 from agentmem.storage.ids import is_id, portions
@@ -75,8 +75,8 @@ def _row(row: AnyRow) -> DecisionRow:
         window_before=encoding.window_from_json(row.window_before),
         window_after=encoding.window_from_json(row.window_after),
         states_before=encoding.states_from_json(row.states_before),
-        effect=encoding.load(row.effect, "The effect of a decision"),
-        cost=encoding.load(row.cost, "The cost of a decision"),
+        effect=encoding.load_object(row.effect, "The effect of a decision"),
+        cost=encoding.load_object(row.cost, "The cost of a decision"),
         undone_by=row.undone_by,
         created=row.created,
     )
@@ -126,6 +126,17 @@ def of_review(connection: Connection, user_id: int, row: DecisionRow) -> list[De
     )
     found = [_row(each) for each in connection.execute(query.order_by(decisions.c.id))]
     return [each for each in found if each.cost.get("review", each.id) == first]
+
+
+def damaged(connection: Connection) -> list[str]:
+    """Decisions of all users that are not what was stored."""
+    found = []
+    for row in connection.execute(select(decisions).order_by(decisions.c.id)):
+        try:
+            _row(row)
+        except StoreCorrupt:
+            found.append(f"decision {row.id}")
+    return found
 
 
 def mark_undone(connection: Connection, user_id: int, decision_id: int, by: int) -> None:

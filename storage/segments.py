@@ -197,15 +197,11 @@ def assemble(connection: Connection, rows: Sequence[AnyRow]) -> list[StoredSegme
 
 
 def _message(row: AnyRow) -> Message:
-    calls: list[dict[str, str]] = []
+    calls: tuple[ToolCall, ...] = ()
     if row.tool_calls is not None:
-        calls = encoding.load(row.tool_calls, f"A tool call of segment {row.segment_id}")
-    return Message(
-        row.role,
-        row.content,
-        tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in calls),
-        row.tool_call_id,
-    )
+        what = f"A tool call of segment {row.segment_id}"
+        calls = encoding.tool_calls_from_json(row.tool_calls, what)
+    return Message(row.role, row.content, calls, row.tool_call_id)
 
 
 def _stored(
