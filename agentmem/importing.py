@@ -70,7 +70,7 @@ def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) ->
             manifest does: otherwise the file is imported like any other, and the result says so.
 
     Raises:
-        InvalidInput: the file is none of these, too large, or a line of it is faulty.
+        InvalidInput: the file cannot be opened, is none of these, too large, or a line is faulty.
         SessionBusy: the same file is being imported.
     """
     with ImportLines(path) as lines:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
+from agentmem.errors import InvalidInput
 from agentmem.segment import Trust
-from agentmem.storage.ids import as_ids, portions
+from agentmem.storage.ids import as_ids, is_id, portions
 from agentmem.storage.rows import Fact, Source
 from agentmem.storage.schema import AnySelect, fact_reads, fact_sources, facts, segments
 from agentmem.storage.segments import FORGOTTEN, select_segments
@@ -109,8 +110,25 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
     """Take in a statement about a thing that is known by its number, or about a new one.
 
     Returns:
-        The number of what it is about.
+        The number of what it is about. A statement that is on record already adds nothing.
+
+    Raises:
+        InvalidInput: this user knows nothing of that number.
     """
+    known = (
+        select(facts.c.about)
+        .join(fact_sources, fact_sources.c.fact_id == facts.c.id)
+        .where(
+            fact_sources.c.user_id == user_id,
+            fact_sources.c.segment_id == source.segment_id,
+            fact_sources.c.written_by == source.written_by,
+            fact_sources.c.ordinal == source.ordinal,
+        )
+    )
+    if (recorded := connection.execute(known).scalar()) is not None:
+        return int(recorded)
+    if about is not None and not _is_known(connection, user_id, about):
+        raise InvalidInput(f"`about` must be the number of a known thing: got {about}.")
     inserted = connection.execute(
         insert(facts).values(user_id=user_id, about=about or 0)
     ).inserted_primary_key
@@ -133,6 +151,11 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
         )
     )
     return about
+
+
+def _is_known(connection: Connection, user_id: int, about: int) -> bool:
+    query = select(facts.c.id).where(facts.c.user_id == user_id, facts.c.about == about)
+    return is_id(about) and connection.execute(query.limit(1)).first() is not None
 
 
 def settle(connection: Connection, user_id: int, about: int) -> list[int]:

@@ -11,9 +11,9 @@ from typing import Any, cast
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from agentmem.errors import InvalidInput
-from agentmem.segment import MOST_TRUST, Message, Origin, Segment, State, ToolCall, Trust
+from agentmem.segment import MOST_TRUST, Kind, Message, Origin, Segment, State, ToolCall, Trust
 from agentmem.storage import encoding, faults
-from agentmem.storage.ids import as_ids, is_id, not_found, portions
+from agentmem.storage.ids import as_ids, check_number, is_id, not_found, portions
 from agentmem.storage.rows import StoredSegment
 from agentmem.storage.schema import AnyRow, AnySelect, lineage, messages, segments, windows
 from agentmem.storage.text import check_text
@@ -93,8 +93,7 @@ def add(
 def _check(segment: Segment, turn: int, state: State) -> None:
     if segment.id:
         raise InvalidInput(f"A new segment must have no id: got {segment.id}.")
-    if turn < 0:
-        raise InvalidInput(f"`turn` must not be negative: got {turn}.")
+    check_number(turn, "`turn`")
     if state == FORGOTTEN:
         raise InvalidInput("A new segment cannot be forgotten: use another state.")
     if not math.isfinite(segment.created):
@@ -258,6 +257,21 @@ def check_owner(connection: Connection, user_id: int, ids: Sequence[int]) -> lis
         if segment_id not in owned:
             raise not_found(segment_id)
     return wanted
+
+
+def check_kind(connection: Connection, user_id: int, segment_id: int, kind: Kind) -> int:
+    """The id as a plain int, if it is a segment of this user and kind, and not forgotten.
+
+    Raises:
+        SegmentNotFound: it is not this user's.
+        InvalidInput: it is of another kind.
+    """
+    (segment_id,) = check_owner(connection, user_id, [segment_id])
+    query = select(segments.c.kind).where(segments.c.id == segment_id)
+    found = connection.execute(query).scalar_one()
+    if found != kind:
+        raise InvalidInput(f"Segment {segment_id} must be of kind {kind!r}: got {found!r}.")
+    return segment_id
 
 
 def change(

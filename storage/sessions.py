@@ -93,8 +93,15 @@ def set_settings(connection: Connection, session_id: int, settings: Mapping[str,
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(settings=text))
 
 
-def rename(connection: Connection, session_id: int, name: str) -> None:
-    """Give a session another name."""
+def rename(connection: Connection, owner: int, session_id: int, name: str) -> None:
+    """Give a session another name.
+
+    Raises:
+        InvalidInput: another session of this user has it.
+    """
+    found = find(connection, owner, name)
+    if found is not None and found.id != session_id:
+        raise InvalidInput(f"There is a session {name!r} already: use another name.")
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(name=name))
 
 

@@ -271,8 +271,9 @@ def test_what_is_no_regular_file_or_of_no_known_kind_is_refused(
             import_file(archive, tmp_path / name)
     with pytest.raises(InvalidInput, match="must be a regular file"):
         import_file(archive, "/dev/zero")
-    with pytest.raises(FileNotFoundError):
-        import_file(archive, tmp_path / "missing.md")
+    for missing in ("missing.md", "a\0.md"):
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            import_file(archive, tmp_path / missing)
     (tmp_path / "a.md").write_text("x")
     with pytest.raises(InvalidInput, match="no export: only those can be trusted"):
         import_file(archive, tmp_path / "a.md", trusted=True)
