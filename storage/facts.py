@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
-from agentmem.errors import InvalidInput
 from agentmem.segment import Trust
 from agentmem.storage.ids import as_ids, is_id, portions
 from agentmem.storage.rows import Fact, Source
@@ -111,9 +110,6 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
 
     Returns:
         The number of what it is about. A statement that is on record already adds nothing.
-
-    Raises:
-        InvalidInput: this user knows nothing of that number.
     """
     known = (
         select(facts.c.about)
@@ -127,8 +123,6 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
     )
     if (recorded := connection.execute(known).scalar()) is not None:
         return int(recorded)
-    if about is not None and not _is_known(connection, user_id, about):
-        raise InvalidInput(f"`about` must be the number of a known thing: got {about}.")
     inserted = connection.execute(
         insert(facts).values(user_id=user_id, about=about or 0)
     ).inserted_primary_key
@@ -153,7 +147,8 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
     return about
 
 
-def _is_known(connection: Connection, user_id: int, about: int) -> bool:
+def is_known(connection: Connection, user_id: int, about: int) -> bool:
+    """Whether a user has facts about the thing of this number."""
     query = select(facts.c.id).where(facts.c.user_id == user_id, facts.c.about == about)
     return is_id(about) and connection.execute(query.limit(1)).first() is not None
 

@@ -379,11 +379,11 @@ class Transaction:
         segments.check_owner(self._connection, self._user_id, [source.segment_id])
         check_name(source.written_by, "Who wrote a statement")
         check_number(source.ordinal, "`ordinal`")
+        if about is not None and not facts.is_known(self._connection, self._user_id, about):
+            raise InvalidInput(f"`about` must be the number of a known thing: got {about}.")
         for text in (source.subject, source.value or "", source.text):
             check_text(text, "A statement")
-        about = facts.add(self._connection, self._user_id, about, source)
-        self._log("fact", facts.settle(self._connection, self._user_id, about))
-        return about
+        return self.put_statement(source, about)
 
     def mark_read(self, segment_id: int, extractor: str) -> None:
         """Note that an extractor of facts has read a segment.
@@ -463,6 +463,12 @@ class Transaction:
     def set_counters(self, wanted: Counters) -> None:
         """Give the next segment, decision and fact the ids after these."""
         recordings.set_counters(self._connection, wanted)
+
+    def put_statement(self, source: Source, about: int | None) -> int:
+        """Take in a statement as another store has it, also about what is unknown here so far."""
+        about = facts.add(self._connection, self._user_id, about, source)
+        self._log("fact", facts.settle(self._connection, self._user_id, about))
+        return about
 
     def put_rows(self, session_id: int, rows: copying.Rows) -> None:
         """Insert rows of another store under their ids, as this session's."""
