@@ -92,7 +92,9 @@ def load(connection: Connection, user_id: int, decision_id: int) -> DecisionRow:
     if is_id(decision_id):
         row = connection.execute(_select(user_id).where(decisions.c.id == decision_id)).first()
     if row is None:
-        raise InvalidInput(f"No decision {decision_id}. `decisions()` lists them.")
+        raise InvalidInput(
+            f"No decision {decision_id}: it does not exist or went with its session."
+        )
     return _row(row)
 
 

@@ -167,7 +167,7 @@ class Archive:
             with self._read() as (connection, user_id):
                 found = sessions.find(connection, user_id, name)
         if found is None:
-            raise InvalidInput(f"No session {name!r}. `sessions()` lists them.")
+            raise InvalidInput(f"No session {name!r}: it does not exist or was removed.")
         return found
 
     def sessions(self) -> list[SessionRow]:

@@ -66,6 +66,10 @@ def export(
 
 def write_file(archive: Archive, file: Path, *, force: bool) -> dict[str, Any]:
     """Export into a file that is there whole or not at all, readable by its owner only."""
+    if not file.parent.is_dir():
+        raise InvalidInput(
+            f"{file.parent} is no folder: make it, or give another file than {file}."
+        )
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as new:
         try:
             manifest = write_export(archive, new)

@@ -1,4 +1,4 @@
-"""Commands on what is remembered: search, show, why, keep, pin, drop, restore, undo, forget.
+"""Commands on what is remembered: search, show, why, decisions, keep, pin, drop, ...
 
 None of them needs a model that answers.
 """
@@ -29,7 +29,7 @@ SegmentIds = Annotated[list[int], typer.Argument(metavar="SEGMENT...", min=1, sh
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (search, show, why, keep, pin, unpin, drop, restore, undo, forget):
+    for command in (search, show, why, decisions, keep, pin, unpin, drop, restore, undo, forget):
         app.command()(command)
 
 
@@ -96,6 +96,33 @@ def why(
         )  # fmt: skip
     else:
         render.stdout_console().print(render.safe(explanation.text))
+
+
+def decisions(
+    segment: Annotated[
+        int | None,
+        typer.Option("--segment", min=1, metavar="SEGMENT", help="About this one, by any session."),
+    ] = None,
+    number: Annotated[int, typer.Option("-n", min=1, help="So many at most.")] = 20,
+    session: options.Session = None,
+    store: options.Store = None,
+    user: options.User = None,
+    as_json: options.Json = False,
+) -> None:
+    """List what was decided in a conversation, the newest first; `undo` takes one back."""
+    from agentmem.cli import records, render
+
+    with options.open_archive(store, user) as archive:
+        if segment is None:
+            chosen = archive.session(options.settings(session=session).session, create=False)
+            found = archive.decisions(session_id=chosen.id, limit=number)
+        else:
+            found = archive.decisions(segment_id=segment, limit=number)
+    if as_json:
+        for row in found:
+            render.write_json(records.decision_json(row))
+    else:
+        render.stdout_console().print(render.decisions_table(found))
 
 
 def keep(
