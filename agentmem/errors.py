@@ -55,8 +55,6 @@ class BudgetTooSmall(InvalidInput):
 class SegmentNotFound(InvalidInput, LookupError):
     """No such segment for this user."""
 
-    exit_code = 1
-
 
 class ConfigError(AgentmemError):
     """A setting or a settings file is wrong."""

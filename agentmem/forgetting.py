@@ -81,7 +81,7 @@ class Forgetting:
 
     def _forget(self, gone: set[int]) -> dict[str, Any]:
         kept = [row for row in self._context.snapshot() if row.segment_id not in gone]
-        num_files = 0
+        num_files = num_backups = 0
         newest_first = sorted(gone, reverse=True)
         # What was made of a segment is newer: whenever this is broken off, nothing outlives it.
         for start in range(0, len(newest_first), _AT_ONCE):
@@ -90,9 +90,10 @@ class Forgetting:
                 for one in newest_first[start : start + _AT_ONCE]:
                     transaction.forget(one)
             num_files += transaction.num_kv_files
+            num_backups += transaction.num_backups
         dropped_kv = self.follow()
         load_window(self._archive, self._context, kept)
-        return {"kv_records": dropped_kv, "kv_files": num_files}
+        return {"kv_records": dropped_kv, "kv_files": num_files, "upgrade_backups": num_backups}
 
     def follow(self) -> int:
         """Let window and model forget what the archive did since it was last asked, by whomever.
@@ -118,8 +119,4 @@ class Forgetting:
 
     def _descendants(self, segment_ids: set[int]) -> set[int]:
         """Segments and all that was made of them, in any session: parts, summaries."""
-        found, newest = set(segment_ids), set(segment_ids)
-        while newest:
-            newest = set(self._archive.children(newest)) - found
-            found |= newest
-        return found
+        return segment_ids | self._archive.descendants(segment_ids)

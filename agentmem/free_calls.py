@@ -75,7 +75,9 @@ class FreeCalls:
             only_drops = bool(verdict.decisions)
             parts, offered = self._question(left, num_tokens - freed, only_drops, complaint)
             if len(offered) < min(_MIN_ROWS, len(left)):
-                logger.info("A budget of %d tokens has no room for a review.", num_tokens)
+                logger.info(
+                    "A budget of %d tokens has no room for a review.", self.budget.max_tokens
+                )
                 return
             tools = ReviewTools(
                 (candidate for candidate, _ in offered),

@@ -1,7 +1,8 @@
 """What `agentmem export` wrote, read back: as it was where it is trusted, as data where not.
 
     {"type": "manifest", "format": 1, "counts": {...}, "sha256": ...}    the hash of all behind it
-    {"type": "session", ...}    each followed by its turns, segments and decisions
+    {"type": "session", ...}    each followed by its turns
+    {"type": "segment", "session": ..., ...}    in whatever session; behind what it is made of
 
 Anybody can write such a file with a hash that holds: the hash says that it is whole, the caller
 says that it is theirs. Windows, decisions and core memory are not read back, nothing enters a
@@ -27,7 +28,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SessionRead:
-    """A session of the export begins."""
+    """What follows is of this session; at the first mention it begins."""
 
     name: str
 
@@ -87,21 +88,28 @@ class ExportReader:
             InvalidInput: a row is not as `export` writes it, or names what did not come before it.
         """
         self._known, self._num_turns = set(), 0
-        inside = False
+        sessions: set[str] = set()
+        current: str | None = None
         for number, row in self.lines.objects():
             kind = row.get("type")
             if number == 1 or kind in _LEFT_OUT:
                 continue
             if kind == "session":
-                inside, self._known, self._num_turns = True, set(), 0
-                yield number, SessionRead(self._text(number, row, "session"))
-            elif kind not in ("turn", "segment") or not inside:
+                current, self._num_turns = self._text(number, row, "session"), 0
+                if current in sessions:
+                    raise self.lines.fault(number, f"`session` must be new: got {current!r:.40}.")
+                sessions.add(current)
+                yield number, SessionRead(current)
+            elif kind not in ("turn", "segment") or current is None:
                 raise self.lines.fault(
                     number,
                     "`type` must be session, turn, segment or decision, the first a session: "
                     f"got {kind!r:.40}.",
                 )
             elif kind == "segment":
+                if (session := row.get("session", current)) != current:
+                    current = self._one_of(number, row, "session", tuple(sorted(sessions)))
+                    yield number, SessionRead(session)
                 yield number, self._segment(number, row)
             elif self.trusted:
                 yield number, self._turn(number, row)
@@ -128,7 +136,7 @@ class ExportReader:
         if unknown or old_id in self._known:
             raise self.lines.fault(
                 number,
-                "`id` must be new and `parents` ids of segments before it in its session: "
+                "`id` must be new and `parents` ids of segments before it: "
                 f"got {old_id} and {unknown!r:.40}.",
             )
         self._known.add(old_id)

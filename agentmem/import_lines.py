@@ -34,14 +34,17 @@ class ImportLines:
         path: a regular file.
 
     Raises:
-        InvalidInput: it is something else, or larger than 1 GiB.
-        OSError: it cannot be opened.
+        InvalidInput: it cannot be opened, is something else, or larger than 1 GiB.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.name = normalize_text(os.path.basename(path))
         # Without O_NONBLOCK a named pipe would wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InvalidInput(f"{os.fspath(path)!r} cannot be read: {reason}.") from error
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):

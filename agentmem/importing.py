@@ -70,7 +70,7 @@ def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) ->
             manifest does: otherwise the file is imported like any other, and the result says so.
 
     Raises:
-        InvalidInput: the file is none of these, too large, or a line of it is faulty.
+        InvalidInput: the file cannot be opened, is none of these, too large, or a line is faulty.
         SessionBusy: the same file is being imported.
     """
     with ImportLines(path) as lines:
@@ -187,6 +187,7 @@ class _Work:
         self._lines = lines
         self._told = told
         self._session_id = 0
+        self._session_ids: dict[str, int] = {}
         self._new_ids: dict[int, int] = {}
 
     def add(self, transaction: Transaction, rows: Iterable[tuple[int, Read]]) -> None:
@@ -211,9 +212,12 @@ class _Work:
             raise self._lines.fault(number, str(error)) from error
 
     def _begin(self, transaction: Transaction, row: SessionRead) -> None:
+        if row.name in self._session_ids:
+            self._session_id = self._session_ids[row.name]
+            return
         name = f"{_unfinished(self._told)}-{len(self._names)}"
         self._names[name] = row.name
-        self._session_id = transaction.session(name)
+        self._session_id = self._session_ids[row.name] = transaction.session(name)
         transaction.set_session_settings(self._session_id, self._settings(done=False))
 
     def _add_segment(self, transaction: Transaction, row: SegmentRead) -> None:

@@ -251,6 +251,8 @@ class Ledger:
                     raise InvalidInput(f"Segment {one} is pinned.")
                 if decision.action == "summarize" and entry.segment.kind == "summary":
                     raise InvalidInput(f"Segment {one} is a summary: originals are summarized.")
+            if decision.action == "bring_back" and inside and self._context[one].until_turn is None:
+                raise InvalidInput(f"Segment {one} is in the window already, to stay.")
         if decision.action in ("bring_back", "pin"):
             for stored in self._archive.segments(decision.segment_ids):
                 if stored.segment.kind == "core_block" and stored.segment.id not in self._context:

@@ -82,7 +82,7 @@ def from_origin(archive: Archive, origin: str) -> Iterator[StoredSegment]:
     wanted = OriginFilter.parse(origin)
     return (
         stored
-        for page in archive.origin_pages(wanted.origin)
+        for page in archive.pages(origin=wanted.origin)
         for stored in page
         if wanted.matches(stored.segment)
     )

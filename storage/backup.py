@@ -1,13 +1,29 @@
-"""A copy of a live store, through SQLite: copying the file misses what is still in the log."""
+"""A copy of a live store, through SQLite: copying the file misses what is still in the log.
+
+An upgrade leaves one beside the store, which holds all that was said: it goes with the first thing
+that is forgotten.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 
 from agentmem.errors import InvalidInput
 from agentmem.storage import faults
+
+
+def upgrade_backup(path: Path, version: int) -> Path:
+    """Where a store of this schema is copied to before it is upgraded."""
+    return path.with_name(f"{path.name}.schema-{version}.backup")
+
+
+def upgrade_backups(path: Path) -> list[Path]:
+    """The copies of a store that upgrades left beside it."""
+    pattern = re.compile(re.escape(path.name) + r"\.schema-\d+\.backup")
+    return sorted(one for one in path.parent.iterdir() if pattern.fullmatch(one.name))
 
 
 def copy_file(source: sqlite3.Connection, target: Path) -> None:

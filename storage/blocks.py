@@ -122,6 +122,11 @@ def remove_edits(connection: Connection, segment_ids: Sequence[int]) -> None:
         connection.execute(delete(block_edits).where(block_edits.c.segment_id.in_(portion)))
 
 
+def remove_all(connection: Connection, user_id: int) -> None:
+    """Delete a user's blocks with all their edits."""
+    connection.execute(delete(blocks).where(blocks.c.user_id == user_id))
+
+
 def misfiled(connection: Connection) -> list[tuple[str, int]]:
     """Label and version of edits, of all users, that do not name a core block of their user."""
     query = (

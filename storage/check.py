@@ -12,6 +12,9 @@ from sqlalchemy import Connection, func, select
 
 from agentmem.errors import StoreCorrupt
 from agentmem.storage import blocks, encoding, facts, passages, recordings, windows, word_rows
+from agentmem.storage import decisions as decisions_rows
+from agentmem.storage import sessions as sessions_rows
+from agentmem.storage.backup import upgrade_backups
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
 from agentmem.storage.rows import Finding
@@ -123,15 +126,20 @@ def tool_pairs(connection: Connection) -> Finding:
     )
     calls: dict[int, set[str]] = {}
     results: dict[int, set[str]] = {}
+    damaged: set[int] = set()
     for segment_id, called, answered in connection.execute(query):
         if called is not None:
-            ids = {call["id"] for call in encoding.load(called, "A tool call")}
-            calls.setdefault(segment_id, set()).update(ids)
+            try:
+                made = encoding.tool_calls_from_json(called, "A tool call")
+            except StoreCorrupt:
+                damaged.add(segment_id)  # `hashes` tells of it
+                continue
+            calls.setdefault(segment_id, set()).update(call.id for call in made)
         if answered is not None:
             results.setdefault(segment_id, set()).add(answered)
     orphans = sorted(
         segment_id
-        for segment_id in calls.keys() | results.keys()
+        for segment_id in (calls.keys() | results.keys()) - damaged
         if calls.get(segment_id, set()) != results.get(segment_id, set())
     )
     if not orphans:
@@ -205,6 +213,15 @@ def logs(connection: Connection) -> Finding:
     return Finding("logs", "fail", message, _RESTORE)
 
 
+def records(connection: Connection) -> Finding:
+    """Whether all settings, replies and decisions can be read."""
+    damaged = [*sessions_rows.damaged(connection), *decisions_rows.damaged(connection)]
+    if not damaged:
+        return Finding("records", "ok", "All settings, replies and decisions can be read.")
+    message = f"{len(damaged)} cannot be read: {', '.join(damaged[:10])}."
+    return Finding("records", "fail", message, _RESTORE)
+
+
 def counts(connection: Connection) -> Finding:
     """How much there is."""
     numbers = [
@@ -216,7 +233,7 @@ def counts(connection: Connection) -> Finding:
 
 _SQL_CHECKS: tuple[Callable[[Connection], Finding], ...] = (
     integrity, references, schema, journal, hashes, tool_pairs, trust, word_index, core_memory,
-    fact_spans, window_states, logs, counts,
+    fact_spans, window_states, records, logs, counts,
 )  # fmt: skip
 
 
@@ -235,7 +252,7 @@ def sqlite_version() -> Finding:
 def permissions(path: Path) -> Finding:
     """Whether nobody but the owner can read the files."""
     names = [path, *(path.with_name(path.name + end) for end in ("-wal", "-shm", ".lock"))]
-    names += sorted(path.parent.glob(f"{_quoted(path.name)}.*.backup"))
+    names += upgrade_backups(path)
     wide = [name.name for name in names if _mode(name) & 0o077]
     if wide:
         fix = f"chmod 600 {' '.join(wide)}"
@@ -244,10 +261,6 @@ def permissions(path: Path) -> Finding:
         message = f"Others can rename files in {path.parent}."
         return Finding("permissions", "warn", message, f"chmod go-w {path.parent}")
     return Finding("permissions", "ok", "Only the owner can read the files.")
-
-
-def _quoted(name: str) -> str:
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _mode(path: Path) -> int:

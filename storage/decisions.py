@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from agentmem.decision import Decision
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, StoreCorrupt
 from agentmem.segment import State
 from agentmem.storage import encoding
 from agentmem.storage.ids import as_ids, is_id, portions
@@ -61,8 +61,8 @@ def _select(user_id: int) -> AnySelect:
     )
 
 
-def _of_segment(segment_id: int) -> Any:
-    filed = select(decided.c.decision_id).where(decided.c.segment_id == segment_id)
+def _of_segments(segment_ids: Sequence[int]) -> Any:
+    filed = select(decided.c.decision_id).where(decided.c.segment_id.in_(segment_ids))
     return decisions.c.id.in_(filed)
 
 
@@ -75,8 +75,8 @@ def _row(row: AnyRow) -> DecisionRow:
         window_before=encoding.window_from_json(row.window_before),
         window_after=encoding.window_from_json(row.window_after),
         states_before=encoding.states_from_json(row.states_before),
-        effect=encoding.load(row.effect, "The effect of a decision"),
-        cost=encoding.load(row.cost, "The cost of a decision"),
+        effect=encoding.load_object(row.effect, "The effect of a decision"),
+        cost=encoding.load_object(row.cost, "The cost of a decision"),
         undone_by=row.undone_by,
         created=row.created,
     )
@@ -92,7 +92,9 @@ def load(connection: Connection, user_id: int, decision_id: int) -> DecisionRow:
     if is_id(decision_id):
         row = connection.execute(_select(user_id).where(decisions.c.id == decision_id)).first()
     if row is None:
-        raise InvalidInput(f"No decision {decision_id}. `decisions()` lists them.")
+        raise InvalidInput(
+            f"No decision {decision_id}: it does not exist or went with its session."
+        )
     return _row(row)
 
 
@@ -112,7 +114,7 @@ def newest(
     if session_id is not None:
         query = query.where(decisions.c.session_id == session_id)
     if segment_id is not None:
-        query = query.where(_of_segment(segment_id))
+        query = query.where(_of_segments([segment_id]))
     if before is not None:
         query = query.where(decisions.c.id < before)
     query = query.order_by(decisions.c.id.desc()).limit(max(0, min(limit, 2**31)))
@@ -149,6 +151,17 @@ def of_review(connection: Connection, user_id: int, row: DecisionRow) -> list[De
     return [each for each in found if each.cost.get("review", each.id) == first]
 
 
+def damaged(connection: Connection) -> list[str]:
+    """Decisions of all users that are not what was stored."""
+    found = []
+    for row in connection.execute(select(decisions).order_by(decisions.c.id)):
+        try:
+            _row(row)
+        except StoreCorrupt:
+            found.append(f"decision {row.id}")
+    return found
+
+
 def mark_undone(connection: Connection, user_id: int, decision_id: int, by: int) -> None:
     """Note which decision reverted this one.
 
@@ -162,29 +175,51 @@ def mark_undone(connection: Connection, user_id: int, decision_id: int, by: int)
     connection.execute(update(decisions).where(decisions.c.id == decision_id).values(undone_by=by))
 
 
-def scrub(connection: Connection, user_id: int, segment_id: int) -> None:
-    """Take the words out of all decisions about a forgotten segment; ids and numbers stay."""
-    for row in connection.execute(_select(user_id).where(_of_segment(segment_id))).all():
-        old = encoding.decision_from_json(row.decision)
-        evidence = {key: encoding.without_text(value) for key, value in old.evidence.items()}
-        bare = Decision(old.action, old.segment_ids, old.source, maker=old.maker, evidence=evidence)
-        effect = encoding.without_text(encoding.load(row.effect, "The effect of a decision"))
-        values = {
-            "decision": encoding.decision_to_json(bare),
-            "effect": encoding.dump(effect, "The effect of a decision"),
-        }
-        connection.execute(update(decisions).where(decisions.c.id == row.id).values(values))
+def scrub(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> None:
+    """Take the words out of all decisions about forgotten segments; ids and numbers stay."""
+    for portion in portions(segment_ids):
+        query = _select(user_id).with_only_columns(
+            decisions.c.id, decisions.c.decision, decisions.c.effect
+        )
+        changed = []
+        for row in connection.execute(query.where(_of_segments(portion))):
+            old = encoding.decision_from_json(row.decision)
+            evidence = {key: encoding.without_text(value) for key, value in old.evidence.items()}
+            bare = Decision(
+                old.action, old.segment_ids, old.source, maker=old.maker, evidence=evidence
+            )
+            effect = encoding.without_text(encoding.load(row.effect, "The effect of a decision"))
+            values = {
+                "decision": encoding.decision_to_json(bare),
+                "effect": encoding.dump(effect, "The effect of a decision"),
+            }
+            if (values["decision"], values["effect"]) != (row.decision, row.effect):
+                changed.append({"changed": row.id, **values})
+        _change(connection, changed)
 
 
-def decided_since(connection: Connection, user_id: int, segment_id: int) -> dict[int, int]:
-    """Per session in which decisions were made about a segment, the turn of the first."""
-    query = (
-        _select(user_id)
-        .with_only_columns(decisions.c.session_id, func.min(decisions.c.turn))
-        .where(_of_segment(segment_id))
-        .group_by(decisions.c.session_id)
-    )
-    return {session_id: turn for session_id, turn in connection.execute(query)}
+def _change(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Set columns of decisions, each row's of the one that is `changed`."""
+    if rows:
+        each = update(decisions).where(decisions.c.id == bindparam("changed"))
+        connection.execute(each, rows)
+
+
+def decided_since(
+    connection: Connection, user_id: int, segment_ids: Sequence[int]
+) -> dict[int, int]:
+    """Per session in which decisions were made about segments, the turn of the first."""
+    found: dict[int, int] = {}
+    for portion in portions(segment_ids):
+        query = (
+            _select(user_id)
+            .with_only_columns(decisions.c.session_id, func.min(decisions.c.turn))
+            .where(_of_segments(portion))
+            .group_by(decisions.c.session_id)
+        )
+        for session_id, turn in connection.execute(query):
+            found[session_id] = min(turn, found.get(session_id, turn))
+    return found
 
 
 def scrub_answers(connection: Connection, session_id: int, turn: int) -> None:
@@ -195,11 +230,11 @@ def scrub_answers(connection: Connection, session_id: int, turn: int) -> None:
     query = select(decisions.c.id, decisions.c.cost).where(
         decisions.c.session_id == session_id, decisions.c.turn >= turn
     )
-    for decision_id, text in connection.execute(query).all():
+    changed = []
+    for decision_id, text in connection.execute(query):
         cost = encoding.load(text, "The cost of a decision")
         bare = encoding.without_text(cost)
         if bare != cost:
             values = {"cost": encoding.dump(bare, "The cost of a decision")}
-            connection.execute(
-                update(decisions).where(decisions.c.id == decision_id).values(values)
-            )
+            changed.append({"changed": decision_id, **values})
+    _change(connection, changed)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from agentmem.decision import Decision
 from agentmem.errors import InvalidInput, StoreCorrupt
-from agentmem.segment import State
+from agentmem.segment import State, ToolCall
 from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import check_text
 
@@ -38,12 +39,43 @@ def load(text: str, what: str) -> Any:
     Raises:
         StoreCorrupt: it is not JSON; `what` names it.
     """
-    try:
+    with _of_shape(what):
         return json.loads(text)
-    except ValueError as error:
+
+
+def load_object(text: str, what: str) -> dict[str, Any]:
+    """Read an object that `dump` wrote.
+
+    Raises:
+        StoreCorrupt: it is none; `what` names it.
+    """
+    value = load(text, what)
+    with _of_shape(what):
+        if not isinstance(value, dict):
+            raise TypeError(f"a {type(value).__name__} where an object belongs")
+    return value
+
+
+@contextmanager
+def _of_shape(what: str) -> Iterator[None]:
+    """What is read from a column may be anything once the column is damaged."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise StoreCorrupt(
             f"{what} in the store is damaged: {error}. Restore the store from a backup."
         ) from error
+
+
+def tool_calls_from_json(text: str, what: str) -> tuple[ToolCall, ...]:
+    """Read the calls of a message.
+
+    Raises:
+        StoreCorrupt: they are none; `what` names them.
+    """
+    calls = load(text, what)
+    with _of_shape(what):
+        return tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in calls)
 
 
 def decision_to_json(decision: Decision) -> str:
@@ -66,16 +98,17 @@ def decision_to_json(decision: Decision) -> str:
 def decision_from_json(text: str) -> Decision:
     """Read what `decision_to_json` wrote."""
     data = load(text, "A decision")
-    return Decision(
-        action=data["action"],
-        segment_ids=tuple(data["segment_ids"]),
-        source=data["source"],
-        reason=data["reason"],
-        maker=data["maker"],
-        evidence={int(key): value for key, value in data["evidence"].items()},
-        alternative=data["alternative"],
-        tool_call=data["tool_call"],
-    )
+    with _of_shape("A decision"):
+        return Decision(
+            action=data["action"],
+            segment_ids=tuple(data["segment_ids"]),
+            source=data["source"],
+            reason=data["reason"],
+            maker=data["maker"],
+            evidence={int(key): value for key, value in data["evidence"].items()},
+            alternative=data["alternative"],
+            tool_call=data["tool_call"],
+        )
 
 
 def window_to_json(window: Iterable[WindowEntry]) -> str:
@@ -85,7 +118,9 @@ def window_to_json(window: Iterable[WindowEntry]) -> str:
 
 def window_from_json(text: str) -> tuple[WindowEntry, ...]:
     """Read what `window_to_json` wrote."""
-    return tuple(WindowEntry(*row) for row in load(text, "A window"))
+    rows = load(text, "A window")
+    with _of_shape("A window"):
+        return tuple(WindowEntry(*row) for row in rows)
 
 
 def states_to_json(states: Mapping[int, tuple[State, bool]]) -> str:
@@ -97,7 +132,8 @@ def states_to_json(states: Mapping[int, tuple[State, bool]]) -> str:
 def states_from_json(text: str) -> dict[int, tuple[State, bool]]:
     """Read what `states_to_json` wrote."""
     rows = load(text, "States")
-    return {int(key): (cast(State, state), pinned) for key, (state, pinned) in rows.items()}
+    with _of_shape("States"):
+        return {int(key): (cast(State, state), pinned) for key, (state, pinned) in rows.items()}
 
 
 def without_text(value: Any) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from agentmem.segment import Trust
-from agentmem.storage.ids import as_ids, portions
+from agentmem.storage.ids import as_ids, is_id, portions
 from agentmem.storage.rows import Fact, Source
 from agentmem.storage.schema import AnySelect, fact_reads, fact_sources, facts, segments
 from agentmem.storage.segments import FORGOTTEN, select_segments
@@ -109,8 +109,20 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
     """Take in a statement about a thing that is known by its number, or about a new one.
 
     Returns:
-        The number of what it is about.
+        The number of what it is about. A statement that is on record already adds nothing.
     """
+    known = (
+        select(facts.c.about)
+        .join(fact_sources, fact_sources.c.fact_id == facts.c.id)
+        .where(
+            fact_sources.c.user_id == user_id,
+            fact_sources.c.segment_id == source.segment_id,
+            fact_sources.c.written_by == source.written_by,
+            fact_sources.c.ordinal == source.ordinal,
+        )
+    )
+    if (recorded := connection.execute(known).scalar()) is not None:
+        return int(recorded)
     inserted = connection.execute(
         insert(facts).values(user_id=user_id, about=about or 0)
     ).inserted_primary_key
@@ -135,39 +147,73 @@ def add(connection: Connection, user_id: int, about: int | None, source: Source)
     return about
 
 
+def is_known(connection: Connection, user_id: int, about: int) -> bool:
+    """Whether a user has facts about the thing of this number."""
+    query = select(facts.c.id).where(facts.c.user_id == user_id, facts.c.about == about)
+    return is_id(about) and connection.execute(query.limit(1)).first() is not None
+
+
 def settle(connection: Connection, user_id: int, about: int) -> list[int]:
-    """Lay the facts about a thing out anew; the segments in which it is spoken of."""
+    """Lay the facts about a thing out anew; the segments that state what changed."""
     mine = (facts.c.user_id == user_id, facts.c.about == about)
     known = _assemble(connection, user_id, select(facts).where(*mine).order_by(facts.c.id))
     fact_of = {order(source): fact.id for fact in known for source in fact.sources}
+    held = {fact.id: (fact.valid_from, fact.valid_to) for fact in known}
     used: set[int] = set()
-    sources = [source for fact in known for source in fact.sources]
-    for span in timeline(sources):
+    changed: set[int] = set()
+    held_anew: list[dict[str, object]] = []
+    moved: list[dict[str, object]] = []
+    for span in timeline(source for fact in known for source in fact.sources):
         ids = sorted({fact_of[order(source)] for source in span.sources} - used)
         interval = {"valid_from": span.valid_from, "valid_to": span.valid_to}
         if ids:
             fact_id = ids[0]
-            connection.execute(update(facts).where(facts.c.id == fact_id).values(interval))
+            is_new = held[fact_id] != (span.valid_from, span.valid_to)
+            if is_new:
+                held_anew.append({"changed": fact_id, **interval})
         else:
             values = {"user_id": user_id, "about": about, **interval}
             key = connection.execute(insert(facts).values(values)).inserted_primary_key
             assert key is not None
-            fact_id = int(key[0])
+            fact_id, is_new = int(key[0]), True
         used.add(fact_id)
-        for source in span.sources:
-            if fact_of[order(source)] != fact_id:
-                connection.execute(
-                    update(fact_sources)
-                    .where(
-                        fact_sources.c.user_id == user_id,
-                        fact_sources.c.segment_id == source.segment_id,
-                        fact_sources.c.written_by == source.written_by,
-                        fact_sources.c.ordinal == source.ordinal,
-                    )
-                    .values(fact_id=fact_id)
-                )
-    connection.execute(delete(facts).where(*mine, facts.c.id.not_in(sorted(used))))
-    return sorted({source.segment_id for source in sources})
+        come = [source for source in span.sources if fact_of[order(source)] != fact_id]
+        moved += [
+            {
+                "said_in": source.segment_id,
+                "by": source.written_by,
+                "at": source.ordinal,
+                "fact_id": fact_id,
+            }
+            for source in come
+        ]
+        if is_new or come:
+            changed.update(source.segment_id for source in span.sources)
+    if held_anew:
+        connection.execute(update(facts).where(facts.c.id == bindparam("changed")), held_anew)
+    if moved:
+        source_ = (
+            fact_sources.c.user_id == user_id,
+            fact_sources.c.segment_id == bindparam("said_in"),
+            fact_sources.c.written_by == bindparam("by"),
+            fact_sources.c.ordinal == bindparam("at"),
+        )
+        connection.execute(update(fact_sources).where(*source_), moved)
+    left = set(connection.execute(select(facts.c.id).where(*mine)).scalars()) - used
+    for portion in portions(sorted(left)):
+        connection.execute(delete(facts).where(facts.c.id.in_(portion)))
+    return sorted(changed)
+
+
+def stated_in(connection: Connection, user_id: int, about: int) -> list[int]:
+    """The segments that state anything about a thing, by id."""
+    query = (
+        select(fact_sources.c.segment_id)
+        .join(facts, facts.c.id == fact_sources.c.fact_id)
+        .where(facts.c.user_id == user_id, facts.c.about == about)
+        .distinct()
+    )
+    return list(connection.execute(query.order_by(fact_sources.c.segment_id)).scalars())
 
 
 def remove_sources(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> None:
@@ -177,6 +223,11 @@ def remove_sources(connection: Connection, user_id: int, segment_ids: Sequence[i
             connection.execute(
                 delete(table).where(table.c.user_id == user_id, table.c.segment_id.in_(portion))
             )
+
+
+def remove_all(connection: Connection, user_id: int) -> None:
+    """Delete every fact of a user, with its statements."""
+    connection.execute(delete(facts).where(facts.c.user_id == user_id))
 
 
 def mark_read(connection: Connection, user_id: int, segment_id: int, extractor: str) -> None:

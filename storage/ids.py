@@ -16,6 +16,17 @@ def is_id(value: int) -> bool:
     return 0 < value < 2**63
 
 
+def check_number(value: int, what: str) -> int:
+    """Return a number, such as a turn's, if SQLite can keep it.
+
+    Raises:
+        InvalidInput: it is negative, or past 63 bits; `what` names it.
+    """
+    if not 0 <= value < 2**63:
+        raise InvalidInput(f"{what} must lie in 0..2^63: got {value}.")
+    return value
+
+
 def as_ids(values: Iterable[SupportsIndex]) -> list[int]:
     """Segment ids as plain ints (an index hands out numpy's), in the order given.
 

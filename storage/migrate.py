@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from agentmem.errors import SchemaNewer
 from agentmem.storage import faults
-from agentmem.storage.backup import copy_file
+from agentmem.storage.backup import copy_file, upgrade_backup
 from agentmem.storage.engine import APPLICATION_ID, connect_read_only, make_engine
 from agentmem.storage.schema import SCHEMA_VERSION
 
@@ -60,7 +60,7 @@ def upgrade(path: Path, lock_seconds: float) -> Path | None:
         return None
     copy = None
     if version:
-        copy = path.with_name(f"{path.name}.schema-{version}.backup")
+        copy = upgrade_backup(path, version)
         with faults.typed_errors(path, lock_seconds):
             copy.unlink(missing_ok=True)  # of an upgrade that did not finish
             source = sqlite3.connect(path, isolation_level=None, timeout=lock_seconds)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects.sqlite import insert
 
 from agentmem.storage.ids import portions
 from agentmem.storage.schema import passage_tags, segments
@@ -12,10 +13,10 @@ from agentmem.storage.segments import select_segments
 
 
 def add_tags(connection: Connection, user_id: int, segment_id: int, tags: Sequence[str]) -> None:
-    """File a passage under tags."""
+    """File a passage under tags; those it has already add nothing."""
     rows = [{"user_id": user_id, "tag": tag, "segment_id": segment_id} for tag in tags]
     if rows:
-        connection.execute(insert(passage_tags), rows)
+        connection.execute(insert(passage_tags).on_conflict_do_nothing(), rows)
 
 
 def tags_of(connection: Connection, user_id: int, ids: Sequence[int]) -> dict[int, list[str]]:

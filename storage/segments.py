@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from agentmem.errors import InvalidInput
 from agentmem.segment import MOST_TRUST, Kind, Message, Origin, Segment, State, ToolCall, Trust
 from agentmem.storage import encoding, faults
-from agentmem.storage.ids import as_ids, is_id, not_found, portions
+from agentmem.storage.ids import as_ids, check_number, is_id, not_found, portions
 from agentmem.storage.rows import StoredSegment
 from agentmem.storage.schema import AnyRow, AnySelect, lineage, messages, segments, windows
 from agentmem.storage.text import check_text
@@ -93,8 +93,7 @@ def add(
 def _check(segment: Segment, turn: int, state: State) -> None:
     if segment.id:
         raise InvalidInput(f"A new segment must have no id: got {segment.id}.")
-    if turn < 0:
-        raise InvalidInput(f"`turn` must not be negative: got {turn}.")
+    check_number(turn, "`turn`")
     if state == FORGOTTEN:
         raise InvalidInput("A new segment cannot be forgotten: use another state.")
     if not math.isfinite(segment.created):
@@ -152,32 +151,25 @@ def load(connection: Connection, user_id: int, ids: Sequence[int]) -> list[Store
     return [found[segment_id] for segment_id in wanted]
 
 
-def of_origin(
-    connection: Connection, user_id: int, origin: Origin, *, after: int, limit: int
+def page(
+    connection: Connection,
+    user_id: int,
+    *,
+    session_id: int | None,
+    origin: Origin | None,
+    after: int,
+    limit: int,
 ) -> list[StoredSegment]:
-    """Up to `limit` segments of an origin, of all sessions, with ids above `after`, by id."""
-    query = (
-        select_segments(user_id)
-        .where(segments.c.origin == origin, segments.c.id > after)
-        .order_by(segments.c.id)
-        .limit(limit)
-    )
-    return assemble(connection, connection.execute(query).all())
-
-
-def of_session(
-    connection: Connection, user_id: int, session_id: int, *, after: int, limit: int
-) -> list[StoredSegment]:
-    """Up to `limit` segments of a session with ids above `after`, by id."""
-    if not is_id(session_id):
-        return []
-    query = (
-        select_segments(user_id)
-        .where(segments.c.session_id == session_id, segments.c.id > after)
-        .order_by(segments.c.id)
-        .limit(limit)
-    )
-    return assemble(connection, connection.execute(query).all())
+    """Up to `limit` segments with ids above `after`, by id; of one session or origin if asked."""
+    query = select_segments(user_id).where(segments.c.id > after)
+    if session_id is not None:
+        if not is_id(session_id):
+            return []
+        query = query.where(segments.c.session_id == session_id)
+    if origin is not None:
+        query = query.where(segments.c.origin == origin)
+    rows = connection.execute(query.order_by(segments.c.id).limit(limit))
+    return assemble(connection, rows.all())
 
 
 def of_turn(
@@ -222,15 +214,11 @@ def assemble(connection: Connection, rows: Sequence[AnyRow]) -> list[StoredSegme
 
 
 def _message(row: AnyRow) -> Message:
-    calls: list[dict[str, str]] = []
+    calls: tuple[ToolCall, ...] = ()
     if row.tool_calls is not None:
-        calls = encoding.load(row.tool_calls, f"A tool call of segment {row.segment_id}")
-    return Message(
-        row.role,
-        row.content,
-        tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in calls),
-        row.tool_call_id,
-    )
+        what = f"A tool call of segment {row.segment_id}"
+        calls = encoding.tool_calls_from_json(row.tool_calls, what)
+    return Message(row.role, row.content, calls, row.tool_call_id)
 
 
 def _stored(
@@ -311,6 +299,21 @@ def check_owner(connection: Connection, user_id: int, ids: Sequence[int]) -> lis
     return wanted
 
 
+def check_kind(connection: Connection, user_id: int, segment_id: int, kind: Kind) -> int:
+    """The id as a plain int, if it is a segment of this user and kind, and not forgotten.
+
+    Raises:
+        SegmentNotFound: it is not this user's.
+        InvalidInput: it is of another kind.
+    """
+    (segment_id,) = check_owner(connection, user_id, [segment_id])
+    query = select(segments.c.kind).where(segments.c.id == segment_id)
+    found = connection.execute(query).scalar_one()
+    if found != kind:
+        raise InvalidInput(f"Segment {segment_id} must be of kind {kind!r}: got {found!r}.")
+    return segment_id
+
+
 def change(
     connection: Connection, user_id: int, ids: Sequence[int], values: Mapping[str, Any]
 ) -> list[int]:
@@ -345,6 +348,12 @@ def ids_of_session(connection: Connection, user_id: int, session_id: int) -> lis
     return list(rows.scalars())
 
 
+def all_ids(connection: Connection, user_id: int) -> list[int]:
+    """Ids of a user's segments that are not forgotten."""
+    query = select_segments(user_id).with_only_columns(segments.c.id)
+    return list(connection.execute(query).scalars())
+
+
 def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[int]:
     """Ids of what was made directly from these segments (summaries, parts), by id."""
     found: set[int] = set()
@@ -355,6 +364,16 @@ def children(connection: Connection, user_id: int, ids: Sequence[int]) -> list[i
         )
         found.update(connection.execute(query).scalars())
     return sorted(found)
+
+
+def descendants(connection: Connection, user_id: int, ids: Sequence[int]) -> set[int]:
+    """Ids of all that was made of these segments, directly or not, in any session."""
+    found: set[int] = set()
+    newest = set(ids)
+    while newest:
+        newest = set(children(connection, user_id, sorted(newest))) - found
+        found |= newest
+    return found
 
 
 def said_ids(

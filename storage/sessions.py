@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from agentmem.errors import InvalidInput
+from agentmem.errors import InvalidInput, StoreCorrupt
 from agentmem.storage import encoding
 from agentmem.storage.ids import is_id
 from agentmem.storage.rows import SessionRow, TurnRow
@@ -53,7 +53,7 @@ def _select_sessions(owner: int) -> AnySelect:
 
 
 def _session(row: AnyRow) -> SessionRow:
-    settings = encoding.load(row[4], f"The settings of session {row[1]!r}")
+    settings = encoding.load_object(row[4], f"The settings of session {row[1]!r}")
     return SessionRow(row[0], row[1], row[2], row[3], settings)
 
 
@@ -93,8 +93,15 @@ def set_settings(connection: Connection, session_id: int, settings: Mapping[str,
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(settings=text))
 
 
-def rename(connection: Connection, session_id: int, name: str) -> None:
-    """Give a session another name."""
+def rename(connection: Connection, owner: int, session_id: int, name: str) -> None:
+    """Give a session another name.
+
+    Raises:
+        InvalidInput: another session of this user has it.
+    """
+    found = find(connection, owner, name)
+    if found is not None and found.id != session_id:
+        raise InvalidInput(f"There is a session {name!r} already: use another name.")
     connection.execute(update(sessions).where(sessions.c.id == session_id).values(name=name))
 
 
@@ -114,7 +121,7 @@ def _turn(row: AnyRow | None) -> TurnRow | None:
     turn_id, session_id, number, key, text, reply = row
     if reply is None:
         return TurnRow(turn_id, session_id, number, key, "unanswered", text)
-    answer = encoding.load(reply, f"The reply of turn {key!r}")
+    answer = encoding.load_object(reply, f"The reply of turn {key!r}")
     return TurnRow(turn_id, session_id, number, key, "answered", text, answer)
 
 
@@ -164,6 +171,20 @@ def add_turn(
     }  # fmt: skip
     new = connection.execute(insert(turns).values(values)).inserted_primary_key
     return TurnRow(_new_id(new), session_id, number, key, "unanswered", text)
+
+
+def damaged(connection: Connection) -> list[str]:
+    """Sessions and turns of all users whose settings or reply are not what was stored."""
+    found = []
+    settings = select(sessions.c.id, sessions.c.settings).order_by(sessions.c.id)
+    replies = select(turns.c.id, turns.c.reply).where(turns.c.reply.is_not(None))
+    for what, query in (("session", settings), ("turn", replies.order_by(turns.c.id))):
+        for row_id, text in connection.execute(query):
+            try:
+                encoding.load_object(text, what)
+            except StoreCorrupt:
+                found.append(f"{what} {row_id}")
+    return found
 
 
 def answer_turn(connection: Connection, owner: int, turn_id: int, reply: Mapping[str, Any]) -> None:

@@ -30,13 +30,13 @@ from agentmem.storage import (
     windows,
     word_rows,
 )
+from agentmem.storage.ids import check_number
 from agentmem.storage.rows import (
     BlockEdit,
     BlockRow,
     ChangeOp,
     Counters,
     Source,
-    StoredSegment,
     TurnRow,
     WindowEntry,
 )
@@ -67,6 +67,8 @@ class Transaction:
         self._answers_scrubbed: dict[int, int] = {}
         self.num_kv_files = 0
         """Files with KV that may have seen what was forgotten, deleted as it was committed."""
+        self.num_backups = 0
+        """Copies of the store that upgrades had left, deleted with them."""
 
     @property
     def now(self) -> float:
@@ -81,7 +83,11 @@ class Transaction:
         self._now = seconds
 
     def session(self, name: str) -> int:
-        """The id of the session of this name, made where there is none."""
+        """The id of the session of this name, made where there is none.
+
+        Raises:
+            InvalidInput: it is no name.
+        """
         check_name(name, "A session's name")
         if self._user_id == sessions.NO_USER:
             self._user_id = sessions.add_user(self._connection, self._user)
@@ -91,19 +97,38 @@ class Transaction:
         return found.id
 
     def set_session_settings(self, session_id: int, settings: Mapping[str, Any]) -> None:
-        """Replace the settings of a session; plain JSON."""
+        """Replace the settings of a session; plain JSON.
+
+        Raises:
+            InvalidInput: they are not plain JSON.
+        """
         self._check_session(session_id)
         sessions.set_settings(self._connection, session_id, settings)
 
     def rename_session(self, session_id: int, name: str) -> None:
-        """Give a session another name; no other of this user's may have it."""
+        """Give a session another name.
+
+        Raises:
+            InvalidInput: it is no name, or another session of this user's has it.
+        """
         self._check_session(session_id)
-        sessions.rename(self._connection, session_id, check_name(name, "A session's name"))
+        check_name(name, "A session's name")
+        sessions.rename(self._connection, self._user_id, session_id, name)
 
     def remove_session(self, session_id: int) -> int:
-        """Delete a session and everything in it; how many segments that was."""
+        """Delete a session, everything in it and, elsewhere, all that was made of that.
+
+        Words of it are taken out of what other sessions decided, as `forget` does.
+
+        Returns:
+            How many segments that was.
+        """
         self._check_session(session_id)
         ids = segments.ids_of_session(self._connection, self._user_id, session_id)
+        made = segments.descendants(self._connection, self._user_id, ids).difference(ids)
+        for segment_id in sorted(made, reverse=True):
+            self.forget(segment_id)
+        self._scrub_decisions(ids, {})
         self._remove_facts(ids)
         guests = {each.segment_id for each in windows.load(self._connection, session_id)} - {*ids}
         stored = segments.load(self._connection, self._user_id, sorted(guests))
@@ -114,6 +139,21 @@ class Transaction:
         sessions.remove(self._connection, session_id)
         self._log("forget", ids)
         self.removed_sessions.append(session_id)
+        return len(ids) + len(made)
+
+    def forget_all(self) -> int:
+        """Delete all of the user's sessions, facts and core memory; how many segments that was.
+
+        The user's name stays, and that segments went: others who have the store open follow it.
+        """
+        ids = segments.all_ids(self._connection, self._user_id)
+        rows = sessions.all_of(self._connection, self._user_id)
+        facts.remove_all(self._connection, self._user_id)
+        for row in rows:
+            sessions.remove(self._connection, row.id)
+        blocks.remove_all(self._connection, self._user_id)
+        self._log("forget", ids)
+        self.removed_sessions += [row.id for row in rows]
         return len(ids)
 
     def add_turn(self, session_id: int, key: str | None, text: str) -> TurnRow:
@@ -133,7 +173,11 @@ class Transaction:
         return sessions.add_turn(self._connection, session_id, key, text, self.now)
 
     def answer_turn(self, turn_id: int, reply: Mapping[str, Any]) -> None:
-        """Store the reply of an unanswered turn; plain JSON."""
+        """Store the reply of an unanswered turn; plain JSON.
+
+        Raises:
+            InvalidInput: there is no such turn, it was answered, or the reply is not plain JSON.
+        """
         sessions.answer_turn(self._connection, self._user_id, turn_id, reply)
         self.reply = reply
 
@@ -155,7 +199,8 @@ class Transaction:
 
         Raises:
             SegmentNotFound: a parent is not this user's.
-            InvalidInput: it has an id, or text the store cannot keep as it is.
+            InvalidInput: it has an id, more trust than it may have, or text or a turn that the
+                store cannot keep as it is.
         """
         self._check_session(session_id)
         stored = segments.add(
@@ -174,7 +219,11 @@ class Transaction:
         return stored
 
     def set_state(self, ids: Iterable[int], state: State) -> None:
-        """Move segments to another state; only `forget` makes one forgotten."""
+        """Move segments to another state.
+
+        Raises:
+            InvalidInput: it is "forgotten": only `forget` makes one so.
+        """
         if state == segments.FORGOTTEN:
             raise InvalidInput("A segment is forgotten by `forget`, which deletes its text.")
         self._log("state", self._change(ids, {"state": state}))
@@ -194,19 +243,36 @@ class Transaction:
         self._change(ids, {"pinned": int(pinned)})
 
     def set_kept_until(self, ids: Iterable[int], turn: int) -> None:
-        """Do not offer segments for review again up to this turn."""
-        self._change(ids, {"kept_until": turn})
+        """Do not offer segments for review again up to this turn.
+
+        Raises:
+            InvalidInput: there can be no such turn.
+        """
+        self._change(ids, {"kept_until": check_number(turn, "`turn`")})
 
     def add_recalls(self, ids: Iterable[int], turn: int) -> None:
-        """Count that segments were found again, in this turn."""
+        """Count that segments were found again, in this turn.
+
+        Raises:
+            InvalidInput: there can be no such turn.
+        """
+        check_number(turn, "`turn`")
         segments.add_recalls(self._connection, self._user_id, list(ids), turn)
 
     def set_window(self, session_id: int, entries: Sequence[WindowEntry]) -> None:
         """Make these entries, in this order, the window of a session.
 
         Those of segments that were forgotten meanwhile are left out.
+
+        Raises:
+            InvalidInput: one segment stands in it twice, or a number is none the store can keep.
         """
         self._check_session(session_id)
+        for entry in entries:
+            check_number(entry.place, "`place`")
+            check_number(entry.until_turn or 0, "`until_turn`")
+        if len({entry.segment_id for entry in entries}) < len(entries):
+            raise InvalidInput("A segment may stand in a window once: one is in it twice.")
         ids = [entry.segment_id for entry in entries]
         there = set(segments.remaining(self._connection, self._user_id, ids))
         stay = [entry for entry in entries if entry.segment_id in there]
@@ -227,8 +293,12 @@ class Transaction:
         """Put a decision on record and return its id.
 
         It is found again by each of its segments, and by `effect["summary_id"]` if that is there.
+
+        Raises:
+            InvalidInput: there can be no such turn, or part of it is not plain JSON.
         """
         self._check_session(session_id)
+        check_number(turn, "`turn`")
         return decisions.add(
             self._connection,
             session_id,
@@ -243,7 +313,11 @@ class Transaction:
         )
 
     def mark_undone(self, decision_id: int, by: int) -> None:
-        """Note that the decision `by` reverted this one."""
+        """Note that the decision `by` reverted this one.
+
+        Raises:
+            InvalidInput: either is not this user's, or it was undone before.
+        """
         decisions.mark_undone(self._connection, self._user_id, decision_id, by)
 
     def add_embedding(self, space: str, segment_id: int, vector: NDArray[np.float32]) -> None:
@@ -261,11 +335,16 @@ class Transaction:
         self._log("embed", there)
 
     def define_block(self, label: str, description: str, max_tokens: int) -> None:
-        """Make a block of core memory, or change what it is for and how long it may be."""
+        """Make a block of core memory, or change what it is for and how long it may be.
+
+        Raises:
+            InvalidInput: label, description or length are none the store can keep.
+        """
         check_name(label, "A block's label")
         check_text(description, "A block's description")
         if max_tokens < 1:
             raise InvalidInput(f"`max_tokens` must be positive: got {max_tokens}.")
+        check_number(max_tokens, "`max_tokens`")
         blocks.define(self._connection, self._user_id, label, description, max_tokens)
 
     def add_block_edit(self, edit: BlockEdit, *, follows: int) -> int | None:
@@ -277,22 +356,34 @@ class Transaction:
 
         Returns:
             None where another edit came first: then nothing was stored of this one.
+
+        Raises:
+            SegmentNotFound: its segment is not this user's.
+            InvalidInput: there is no such block, session or turn, or the segment is no core block.
         """
         self._check_session(edit.session_id)
         blocks.check_label(self._connection, self._user_id, edit.label)
+        check_number(edit.turn, "`turn`")
         if edit.segment_id is not None:
-            segments.check_owner(self._connection, self._user_id, [edit.segment_id])
+            segments.check_kind(self._connection, self._user_id, edit.segment_id, "core_block")
         stamped = replace(edit, created=edit.created or self.now)
         return blocks.add_edit(self._connection, self._user_id, stamped, follows=follows)
 
     def tag_passage(self, segment_id: int, tags: Sequence[str]) -> None:
-        """File an archival passage under tags."""
-        (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
+        """File an archival passage under tags; those it has already add nothing.
+
+        Raises:
+            SegmentNotFound: the segment is not this user's.
+            InvalidInput: it is no passage, or a tag is none.
+        """
+        segments.check_kind(self._connection, self._user_id, segment_id, "passage")
         names = [check_name(tag, "A tag") for tag in tags]
         passages.add_tags(self._connection, self._user_id, segment_id, names)
 
     def add_statement(self, source: Source, about: int | None = None) -> int:
         """Take in a statement: a fact of its own, or more evidence of one that is known.
+
+        One that is on record already, by segment, writer and ordinal, adds nothing.
 
         Args:
             source: what was said; turn, time and trust are its segment's.
@@ -303,17 +394,23 @@ class Transaction:
 
         Raises:
             SegmentNotFound: the segment is not this user's.
-            InvalidInput: its words are none the store can keep.
+            InvalidInput: its words are none the store can keep, or nothing is known of `about`.
         """
         segments.check_owner(self._connection, self._user_id, [source.segment_id])
+        check_name(source.written_by, "Who wrote a statement")
+        check_number(source.ordinal, "`ordinal`")
+        if about is not None and not facts.is_known(self._connection, self._user_id, about):
+            raise InvalidInput(f"`about` must be the number of a known thing: got {about}.")
         for text in (source.subject, source.value or "", source.text):
             check_text(text, "A statement")
-        about = facts.add(self._connection, self._user_id, about, source)
-        self._log("fact", facts.settle(self._connection, self._user_id, about))
-        return about
+        return self.put_statement(source, about)
 
     def mark_read(self, segment_id: int, extractor: str) -> None:
-        """Note that an extractor of facts has read a segment."""
+        """Note that an extractor of facts has read a segment.
+
+        Raises:
+            SegmentNotFound: the segment is not this user's.
+        """
         (segment_id,) = segments.check_owner(self._connection, self._user_id, [segment_id])
         facts.mark_read(self._connection, self._user_id, segment_id, extractor)
 
@@ -324,6 +421,9 @@ class Transaction:
         it are taken out of its turn, of decisions about it and of facts. Segments made from it or
         quoting it are the caller's to find (`Archive.children`) and forget. The logs of all
         sessions that may have seen it end here: they begin anew from the state it leaves.
+
+        Raises:
+            SegmentNotFound: the segment is not this user's, or was forgotten.
         """
         found = segments.load(self._connection, self._user_id, [segment_id])[0]
         segment = found.segment
@@ -335,7 +435,7 @@ class Transaction:
             said=[content for role, content in texts if role == "user"],
             answered=[content for role, content in texts if role == "assistant"],
         )
-        self._scrub_decisions(found)
+        self._scrub_decisions([segment.id], {found.session_id: found.turn})
         blocks.remove_edits(self._connection, [segment.id])
         passages.remove_tags(self._connection, segment.id)
         recordings.remove_where_seen(self._connection, self._user_id, found.session_id, segment.id)
@@ -345,12 +445,11 @@ class Transaction:
         segments.forget(self._connection, segment.id)
         self._log("forget", [segment.id])
 
-    def _scrub_decisions(self, found: StoredSegment) -> None:
-        segment_id = found.segment.id
-        decisions.scrub(self._connection, self._user_id, segment_id)
-        since = decisions.decided_since(self._connection, self._user_id, segment_id)
-        since[found.session_id] = found.turn
-        for session_id, turn in since.items():
+    def _scrub_decisions(self, ids: Sequence[int], said: dict[int, int]) -> None:
+        """Take the words of segments out of decisions; `said` is a session and the turn of them."""
+        decisions.scrub(self._connection, self._user_id, ids)
+        since = decisions.decided_since(self._connection, self._user_id, ids)
+        for session_id, turn in (since | said).items():
             if turn < self._answers_scrubbed.get(session_id, 2**63):
                 decisions.scrub_answers(self._connection, session_id, turn)
                 self._answers_scrubbed[session_id] = turn
@@ -360,7 +459,9 @@ class Transaction:
         touched = facts.abouts(self._connection, self._user_id, ids)
         facts.remove_sources(self._connection, self._user_id, ids)
         for about in sorted(touched):
-            self._log("fact", facts.settle(self._connection, self._user_id, about))
+            facts.settle(self._connection, self._user_id, about)
+            # Also a fact that only lost evidence is another one.
+            self._log("fact", facts.stated_in(self._connection, self._user_id, about))
 
     def counters(self, session_id: int) -> Counters:
         """What the store has counted to, and the newest row of the session's log."""
@@ -382,6 +483,12 @@ class Transaction:
     def set_counters(self, wanted: Counters) -> None:
         """Give the next segment, decision and fact the ids after these."""
         recordings.set_counters(self._connection, wanted)
+
+    def put_statement(self, source: Source, about: int | None) -> int:
+        """Take in a statement as another store has it, also about what is unknown here so far."""
+        about = facts.add(self._connection, self._user_id, about, source)
+        self._log("fact", facts.settle(self._connection, self._user_id, about))
+        return about
 
     def put_rows(self, session_id: int, rows: copying.Rows) -> None:
         """Insert rows of another store under their ids, as this session's."""

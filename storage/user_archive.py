@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import Kind, Origin, State
@@ -29,6 +29,7 @@ from agentmem.storage import (
     windows,
     word_rows,
 )
+from agentmem.storage.backup import upgrade_backups
 from agentmem.storage.database import Database
 from agentmem.storage.kv_folder import KVFolder, forget_kv, session_folder, user_folder
 from agentmem.storage.lease import Lease
@@ -130,7 +131,7 @@ class Archive:
                 if observer is not None:
                     observer.end(transaction)
                 # Before the commit: what is acknowledged as forgotten is in no file.
-                self._delete_kv(transaction)
+                self._delete_files(transaction)
         except BaseException as error:
             if observer is not None:
                 observer.failed(error)
@@ -138,12 +139,15 @@ class Archive:
         if observer is not None:
             observer.committed()
 
-    def _delete_kv(self, transaction: Transaction) -> None:
+    def _delete_files(self, transaction: Transaction) -> None:
         folder = user_folder(self._database.path, self.user)
         for session_id in transaction.removed_sessions:
             transaction.num_kv_files += KVFolder(folder / str(session_id), "").remove()
         if transaction.forgotten:
             transaction.num_kv_files += forget_kv(folder, min(transaction.forgotten))
+            for backup in upgrade_backups(self._database.path):
+                backup.unlink(missing_ok=True)
+                transaction.num_backups += 1
 
     def kv_folder(self, session: SessionRow) -> KVFolder:
         """Where KV of a session may be kept; the folder may not be there."""
@@ -166,7 +170,7 @@ class Archive:
             with self._read() as (connection, user_id):
                 found = sessions.find(connection, user_id, name)
         if found is None:
-            raise InvalidInput(f"No session {name!r}. `sessions()` lists them.")
+            raise InvalidInput(f"No session {name!r}: it does not exist or was removed.")
         return found
 
     def sessions(self) -> list[SessionRow]:
@@ -190,7 +194,10 @@ class Archive:
             transaction.rename_session(rows[name].id, f"{name}-{number}")
 
     def remove_session(self, name: str) -> int:
-        """Delete a session with everything in it, and return how many segments that was.
+        """Delete a session, everything in it and, elsewhere, all that was made of that.
+
+        Returns:
+            How many segments that was.
 
         Raises:
             InvalidInput: there is none of this name.
@@ -199,6 +206,29 @@ class Archive:
         session_id = self.session(name, create=False).id
         with self.lease(session_id), self.write() as transaction:
             return transaction.remove_session(session_id)
+
+    def forget_all(self) -> dict[str, Any]:
+        """Delete everything of the user but the name: all sessions, facts and core memory.
+
+        Returns:
+            A receipt: the sessions' names, and how many segments, files of KV and copies made
+            before an upgrade were deleted.
+
+        Raises:
+            SessionBusy: somebody is using one of the sessions; nothing is deleted.
+        """
+        with ExitStack() as stack:
+            rows = self.sessions()
+            for row in rows:
+                stack.enter_context(self.lease(row.id))
+            with self.write() as transaction:
+                count = transaction.forget_all()
+        return {
+            "sessions": [row.name for row in rows],
+            "segments": count,
+            "kv_files": transaction.num_kv_files,
+            "upgrade_backups": transaction.num_backups,
+        }
 
     def lease(self, session_id: int) -> Lease:
         """Take a session for one sender, until `close()` or the end of the process.
@@ -266,25 +296,27 @@ class Archive:
     def session_pages(
         self, session_id: int, page_size: int = _PAGE
     ) -> Iterator[list[StoredSegment]]:
-        """The segments of a session by id, in pages; no snapshot is held between them."""
-        last_id = 0
-        while True:
-            with self._read() as (connection, user_id):
-                page = segments.of_session(
-                    connection, user_id, session_id, after=last_id, limit=page_size
-                )
-            if not page:
-                return
-            yield page
-            last_id = page[-1].segment.id
+        """The segments of a session by id, in pages as `pages` gives."""
+        return self.pages(session_id=session_id, page_size=page_size)
 
-    def origin_pages(self, origin: Origin, page_size: int = _PAGE) -> Iterator[list[StoredSegment]]:
-        """The segments of an origin, of all sessions, by id, in pages as `session_pages` gives."""
+    def pages(
+        self,
+        *,
+        session_id: int | None = None,
+        origin: Origin | None = None,
+        page_size: int = _PAGE,
+    ) -> Iterator[list[StoredSegment]]:
+        """Segments by id, of one session or origin if asked; no snapshot is held between pages."""
         last_id = 0
         while True:
             with self._read() as (connection, user_id):
-                page = segments.of_origin(
-                    connection, user_id, origin, after=last_id, limit=page_size
+                page = segments.page(
+                    connection,
+                    user_id,
+                    session_id=session_id,
+                    origin=origin,
+                    after=last_id,
+                    limit=page_size,
                 )
             if not page:
                 return
@@ -295,6 +327,11 @@ class Archive:
         """Ids of what was made directly from these segments, by id."""
         with self._read() as (connection, user_id):
             return segments.children(connection, user_id, list(ids))
+
+    def descendants(self, ids: Iterable[int]) -> set[int]:
+        """Ids of all that was made of these segments, directly or not, in any session."""
+        with self._read() as (connection, user_id):
+            return segments.descendants(connection, user_id, list(ids))
 
     def unsummarized(self) -> list[StoredSegment]:
         """What is left of one group of segments whose summary was forgotten; empty for none."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agentmem.decision import Decision
-from agentmem.errors import InvalidInput, SegmentNotFound, StoreCorrupt, StoreError
+from agentmem.errors import InvalidInput, SegmentNotFound, SessionBusy, StoreCorrupt, StoreError
 from agentmem.segment import Message, Segment, ToolCall, Trust
-from agentmem.storage.archive import Archive, Store, WindowEntry
+from agentmem.storage.archive import Archive, Store, Transaction, WindowEntry
+from agentmem.storage.rows import BlockEdit, Source
 from agentmem.storage.text import normalize_text
 
 NOW = 1_700_000_000.0
@@ -542,6 +544,115 @@ def test_a_removed_session_takes_its_segments_along(archive: Archive) -> None:
     assert [change.op for change in archive.changes(0)][-2:] == ["forget", "forget"]
     with pytest.raises(InvalidInput, match="'main'"):
         archive.remove_session("main")
+
+
+def test_a_removed_session_takes_along_what_others_made_of_it(tmp_path: Path) -> None:
+    marker = "zanzibar-58291"
+    with Store.open(tmp_path / "me.db") as store:
+        archive = store.for_user("ann")
+        (secret,) = add(archive, f"my code is {marker}")
+        (kept,) = add(archive, "what else", session="other")
+        other_id = archive.session("other").id
+        with archive.write() as transaction:
+            quoted = Segment(
+                (Message("user", f"a code, {marker}"),),
+                kind="summary",
+                origin="summary",
+                parents=(secret.id, kept.id),
+            )
+            summary = transaction.add_segment(other_id, 1, quoted)
+            transaction.set_window(other_id, [WindowEntry(kept.id, 1), WindowEntry(summary.id, 2)])
+            for about in (secret.id, kept.id):
+                transaction.add_decision(
+                    other_id, 1, decision(about, reason=marker if about == secret.id else "old"),
+                    window_before=(), window_after=(), states_before={}, effect={},
+                    cost={"raw": [f"drop it, since it says {marker}"], "calls": 1},
+                )  # fmt: skip
+        assert archive.remove_session("main") == 2
+        assert archive.window(other_id) == [WindowEntry(kept.id, 1)]
+        assert archive.states(other_id) == {"live": 1, "forgotten": 1}
+        assert [row.cost for row in archive.decisions()] == [{"raw": [""], "calls": 1}] * 2
+        assert [row.decision.reason for row in archive.decisions()] == ["old", ""]
+        assert [one.name for one in store.check() if one.status == "fail"] == []
+        assert store.purge()
+    for file in tmp_path.iterdir():
+        assert not file.is_file() or marker.encode() not in file.read_bytes(), file.name
+
+
+def test_forgetting_all_leaves_nothing_of_a_user_and_all_of_another(tmp_path: Path) -> None:
+    marker = "zanzibar-58291"
+    with Store.open(tmp_path / "me.db") as store:
+        archive, other = store.for_user("ann"), store.for_user("bob")
+        for one, text in ((archive, marker), (other, "kept")):
+            for session in ("main", "work"):
+                (stored,) = add(one, f"my code is {text}", session=session)
+            with one.write() as transaction:
+                transaction.define_block("medical", f"what {text} is about", 100)
+                source = Source("code", text, f"the code is {text}", stored.id, "patterns")
+                transaction.add_statement(source)
+        with archive.lease(archive.session("work").id), pytest.raises(SessionBusy):
+            archive.forget_all()
+        assert len(archive.sessions()) == 2 and len(archive.blocks()) == len(archive.facts()) == 1
+        before = archive.last_change()
+        receipt = archive.forget_all()
+        assert (receipt["sessions"], receipt["segments"]) == (["main", "work"], 2)
+        assert not (archive.sessions() or archive.blocks() or archive.facts() or archive.words())
+        assert [change.op for change in archive.changes(before)] == ["forget"] * 2
+        assert len(other.sessions()) == 2 and len(other.blocks()) == len(other.facts()) == 1
+        assert [one.name for one in store.check() if one.status == "fail"] == []
+        assert store.purge()
+        assert archive.forget_all()["segments"] == 0
+    for file in tmp_path.iterdir():
+        assert not file.is_file() or marker.encode() not in file.read_bytes(), file.name
+
+
+def test_what_the_store_cannot_keep_is_told_in_words(archive: Archive, store: Store) -> None:
+    with store.for_user("somebody else").write() as transaction:
+        theirs = transaction.add_segment(transaction.session("main"), 1, said("theirs"))
+        about = transaction.add_statement(Source("code", "1", "It is 1.", theirs.id, "patterns"))
+    with archive.write() as transaction:
+        main, other = transaction.session("main"), transaction.session("other")
+        one = transaction.add_segment(main, 1, said("one")).id
+        transaction.define_block("human", "", 10)
+    statement = Source("code", "1", "It is 1.", one, "patterns")
+    edit = BlockEdit("human", 0, "rewrite", "user", "", main, 1, segment_id=one)
+    made: dict[str, Any] = {"window_before": (), "window_after": (), "states_before": {},
+                            "effect": {}, "cost": {}}  # fmt: skip
+    changes: list[Callable[[Transaction], object]] = [
+        lambda t: t.rename_session(main, "other"),
+        lambda t: t.set_kept_until([one], 2**70),
+        lambda t: t.add_recalls([one], -1),
+        lambda t: t.add_segment(main, 2**70, said("late")),
+        lambda t: t.add_decision(main, 2**70, decision(one), **made),
+        lambda t: t.set_window(main, [WindowEntry(one, 2**70)]),
+        lambda t: t.set_window(main, [WindowEntry(one, 1), WindowEntry(one, 2)]),
+        lambda t: t.define_block("human", "", 2**70),
+        lambda t: t.add_block_edit(edit, follows=0),
+        lambda t: t.tag_passage(one, ["a"]),
+        lambda t: t.add_statement(statement, 999),
+        lambda t: t.add_statement(statement, about),
+        lambda t: t.add_statement(statement, 2**70),
+    ]
+    for change in changes:
+        with pytest.raises(InvalidInput), archive.write() as transaction:
+            change(transaction)
+    with archive.write() as transaction:
+        transaction.rename_session(other, "other")
+    assert archive.facts() == [] and archive.block_edits("human") == []
+
+
+def test_tags_and_statements_that_are_there_already_add_nothing(archive: Archive) -> None:
+    with archive.write() as transaction:
+        note = transaction.add_segment(
+            transaction.session("main"), 1, Segment((Message("user", "n"),), kind="passage")
+        )
+        transaction.tag_passage(note.id, ["b", "a", "a"])
+        transaction.tag_passage(note.id, ["a", "c"])
+        statement = Source("code", "1", "It is 1.", note.id, "patterns")
+        about = transaction.add_statement(statement)
+        assert transaction.add_statement(statement) == about
+    assert archive.passage_tags([note.id]) == {note.id: ["a", "b", "c"]}
+    assert [fact.about for fact in archive.facts()] == [about]
 
 
 def test_a_late_writer_does_not_bring_a_removed_session_back(archive: Archive) -> None:

@@ -122,10 +122,10 @@ def test_segments_of_an_origin_are_paged_over_all_sessions_and_of_one_user(tmp_p
                         stored = transaction.add_segment(session_id, 1, new)
                         if user == "ann" and origin == "tool":
                             expected.append(stored.id)
-        pages = list(store.for_user("ann").origin_pages("tool", page_size=3))
+        pages = list(store.for_user("ann").pages(origin="tool", page_size=3))
         assert [len(page) for page in pages] == [3, 1]
         assert [one.segment.id for page in pages for one in page] == expected
-        assert list(store.for_user("eve").origin_pages("tool")) == []
+        assert list(store.for_user("eve").pages(origin="tool")) == []
 
 
 def test_the_check_finds_trust_that_was_raised(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import stat
 from pathlib import Path
 
 import pytest
+from prompt_toolkit.history import FileHistory
 
+from agentmem.cli.options import open_archive
+from agentmem.cli.typed import history_file
 from tests.cli_run import SCRIPTED, run_cli, start_cli
 
 
@@ -70,7 +73,31 @@ def test_show_lists_and_shows_one_in_full() -> None:
 def test_a_made_up_segment_is_a_typed_error() -> None:
     for words in (["show", "999"], ["why", "999"], ["drop", "999"], ["forget", "999"]):
         ran = run_cli(*words, "--json")
-        assert (ran.code, ran.events[0]["code"]) == (1, "SegmentNotFound"), words
+        assert (ran.code, ran.events[0]["code"]) == (2, "SegmentNotFound"), words
+    assert run_cli("undo", "999").code == run_cli("sessions", "show", "nosuch").code == 2
+
+
+def test_decisions_are_listed_with_the_ids_that_undo_takes() -> None:
+    run_cli("drop", "2")
+    run_cli("keep", "4")
+    assert [row["action"] for row in run_cli("decisions", "--json").events] == ["keep", "drop"]
+    assert [row["id"] for row in run_cli("decisions", "--segment", "2", "--json").events] == [1]
+    assert len(run_cli("decisions", "-n", "1", "--json").events) == 1
+    lines = run_cli("decisions").stdout.splitlines()
+    assert lines[0].split() == ["id", "turn", "action", "by", "segments", "reason"]
+    assert lines[2].split()[0] == "1" and lines[2].split()[2:5] == ["drop", "user", "2"]
+
+
+def test_what_is_in_the_window_to_stay_cannot_be_restored() -> None:
+    ran = run_cli("restore", "2")
+    assert ran.code == 2 and "is in the window already, to stay" in ran.stderr
+    assert run_cli("decisions", "--json").events == []
+
+
+def test_a_name_with_a_line_break_stays_on_its_line() -> None:
+    run_cli("chat", "--session", "two\nlines", stdin="Hello.\n")
+    listed = run_cli("sessions", "list").stdout.splitlines()
+    assert len(listed) == 3 and listed[2].startswith(r"two\nlines")
 
 
 def test_drop_why_undo_and_restore() -> None:
@@ -146,6 +173,19 @@ def test_forget_deletes_and_gives_a_receipt(conversation: Path) -> None:
     assert left == []
 
 
+def test_forgetting_takes_what_was_typed_out_of_the_history_of_the_prompt(home: Path) -> None:
+    file = history_file()
+    file.parent.mkdir(parents=True)
+    prompt = FileHistory(str(file))
+    for line in ("My locker code is 58291.", "/why 2", "What is\nmy code?"):
+        prompt.store_string(line)
+    (receipt,) = run_cli("forget", "2", "--json").events
+    assert receipt["typed_lines"] == 1
+    assert list(prompt.load_history_strings()) == ["What is\nmy code?", "/why 2"]
+    (receipt,) = run_cli("forget", "--all", "--yes", "--json").events
+    assert receipt["typed_lines"] == 2 and not file.exists()
+
+
 def test_forgetting_in_another_session_finds_its_session() -> None:
     run_cli("chat", "--session", "work", stdin="The door code is 4711.\n")
     (hit, *_) = run_cli("search", "door code", "--json").events
@@ -201,6 +241,9 @@ def test_export_has_a_manifest_that_counts_and_hashes_the_rest(conversation: Pat
     kinds = [row["type"] for row in rows]
     assert {f"{kind}s": kinds.count(kind) for kind in set(kinds)} == manifest["counts"]
     log = [row for row in rows if row["type"] == "recording"]
+    with open_archive(None, None) as archive:
+        stored = archive.recordings(archive.session("default", create=False).id)
+    assert [row["id"] for row in log] == [row.id for row in stored]
     assert manifest["counts"] == {
         "sessions": 1, "turns": 2, "segments": 5, "decisions": 1, "facts": 1,
         "recordings": len(log),
@@ -245,7 +288,8 @@ def test_an_export_that_fails_leaves_nothing(
 
 def test_export_into_a_folder_that_does_not_exist_is_one_line() -> None:
     ran = run_cli("export", "no/such/out.jsonl")
-    assert ran.code == 1 and ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
+    assert ran.code == 2 and ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
+    assert "no/such is no folder" in ran.stderr
 
 
 # The store's file

@@ -271,8 +271,9 @@ def test_what_is_no_regular_file_or_of_no_known_kind_is_refused(
             import_file(archive, tmp_path / name)
     with pytest.raises(InvalidInput, match="must be a regular file"):
         import_file(archive, "/dev/zero")
-    with pytest.raises(FileNotFoundError):
-        import_file(archive, tmp_path / "missing.md")
+    for missing in ("missing.md", "a\0.md"):
+        with pytest.raises(InvalidInput, match="cannot be read"):
+            import_file(archive, tmp_path / missing)
     (tmp_path / "a.md").write_text("x")
     with pytest.raises(InvalidInput, match="no export: only those can be trusted"):
         import_file(archive, tmp_path / "a.md", trusted=True)
@@ -304,7 +305,7 @@ def test_names_and_paths_in_a_file_lead_nowhere(archive: Archive, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An export of a conversation with a tool, a document, a summary, a pin and an import."""
+    """An export: a tool, a document, a summary, a pin, an import, a block two sessions edit."""
     folder = tmp_path_factory.mktemp("exported")
 
     def page() -> str:
@@ -325,6 +326,11 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
         agent.memory.summarize(2, exchange.segment.id)
         agent.memory.pin(4)
         agent.memory.import_file(folder / "notes.md")
+        agent.memory.blocks.rewrite("human", "Likes tea.")
+    with make_agent(folder, session="other") as other:
+        other.memory.blocks.rewrite("human", "Likes coffee.")
+    with make_agent(folder, model, budget=900, tools=[page]) as agent:
+        agent.memory.blocks.rewrite("human", "Likes water.")
         archive = agent.memory.archive
         file = folder / "export.jsonl"
         write_file(archive, file, force=True)

@@ -184,6 +184,23 @@ def test_a_store_of_every_older_schema_is_upgraded_to_the_very_schema(
     assert described(path) == described(fresh)
 
 
+def test_the_copy_of_an_upgrade_goes_with_the_first_that_is_forgotten(path: Path) -> None:
+    store_of_schema(path, 1)
+    backup = path.with_name("me.db.schema-1.backup")
+    others = path.with_name("me.db.schema-x.backup"), path.with_name("you.db.schema-1.backup")
+    for other in others:
+        other.touch(0o600)
+    with Store.open(path) as store:
+        archive = store.for_user("ann")
+        archive.remove_session(archive.session("empty").name)
+        assert backup.exists()
+        with archive.write() as transaction:
+            transaction.forget(1)
+        assert transaction.num_backups == 1
+    assert not backup.exists()
+    assert all(other.exists() for other in others)
+
+
 @pytest.mark.parametrize(
     ("more", "error"),
     [

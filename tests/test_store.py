@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from agentmem.decision import Decision
 from agentmem.errors import (
     InvalidInput,
     SchemaNewer,
@@ -437,7 +438,8 @@ def test_a_healthy_store_passes_every_check(store: Store) -> None:
     found = findings(store)
     assert set(found) == {
         "integrity", "references", "schema", "journal", "hashes", "tool pairs", "trust", "words",
-        "core memory", "facts", "windows", "logs", "counts", "sqlite", "permissions", "file system",
+        "core memory", "facts", "windows", "records", "logs", "counts", "sqlite", "permissions",
+        "file system",
     }  # fmt: skip
     sound = "ok" if wal_is_sound(sqlite3.sqlite_version_info) else "warn"
     assert {name: finding.status for name, finding in found.items()} == {
@@ -455,6 +457,42 @@ def test_the_check_finds_a_tool_call_without_its_result(store: Store) -> None:
         stored = transaction.add_segment(session_id, 1, orphan)
     finding = findings(store)["tool pairs"]
     assert finding.status == "fail" and str(stored.id) in finding.message
+
+
+@pytest.mark.parametrize("damaged", ["{bad", "[1]", "3", "null", '{"action": "drop"}'])
+@pytest.mark.parametrize(
+    ("table", "column", "finding"),
+    [
+        ("messages", "tool_calls", "hashes"),
+        ("sessions", "settings", "records"),
+        ("turns", "reply", "records"),
+        *(("decisions", column, "records") for column in (
+            "decision", "window_before", "window_after", "states_before", "effect", "cost"
+        )),
+    ],
+)  # fmt: skip
+def test_the_check_finds_json_that_is_not_what_was_stored(
+    store: Store, path: Path, table: str, column: str, finding: str, damaged: str
+) -> None:
+    archive = store.for_user("ann")
+    session_id = archive.session("main").id
+    call = Segment(
+        (Message("assistant", "", (ToolCall("1", "f"),)), Message("tool", "r", (), "1")),
+        kind="tool_exchange",
+    )
+    with archive.write() as transaction:
+        stored = transaction.add_segment(session_id, 1, call)
+        transaction.answer_turn(transaction.add_turn(session_id, None, "hi").id, {"text": "ok"})
+        transaction.add_decision(
+            session_id, 1, Decision("keep", (stored.id,), "user"), window_before=(),
+            window_after=(), states_before={}, effect={}, cost={},
+        )  # fmt: skip
+    assert [name for name, one in findings(store).items() if one.status == "fail"] == []
+    damage = f"UPDATE {table} SET {column} = '{damaged}' WHERE {column} IS NOT NULL"  # noqa: S608
+    raw(path, damage)
+    may_be = damaged.startswith("{") and column in ("settings", "reply", "effect", "cost")
+    expected = [] if may_be and damaged != "{bad" else [finding]
+    assert [name for name, one in findings(store).items() if one.status == "fail"] == expected
 
 
 def test_the_check_finds_readable_files(store: Store, path: Path) -> None:

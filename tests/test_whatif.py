@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentmem import ScriptedModel, Store, WhatIf, what_if
+from agentmem import ScriptedModel, Store, WhatIf, open_memory, what_if
 from agentmem.errors import InvalidInput
 from tests.agents import make_agent, talk
 from tests.cli_run import run_cli
@@ -94,6 +94,26 @@ def test_the_commands_print_both_hashes_and_what_would_have_stayed(folder: Path)
     assert "My locker code is 58291." in table and "only in the window of" in table
     assert run_cli("whatif", "--policy", "no-such", "--store", store).code == 2
     assert run_cli("whatif", "--store", store).code == 2
+
+
+def test_both_windows_are_counted_by_one_counter(tmp_path: Path) -> None:
+    with make_agent(tmp_path, ScriptedModel(has_kv=True, default="ok."), recall="off") as agent:
+        talk(agent, 3)
+    with open_memory(store=tmp_path / "me.db", embedder="hash") as memory:
+        memory.drop(2)  # counted without the model's tokenizer
+    seen = asked(tmp_path, "lru")
+    assert seen.segments == () and seen.window_tokens[0] == seen.window_tokens[1]
+
+
+def test_the_commands_play_the_session_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_agent(tmp_path, session="work") as agent:
+        talk(agent, 1)
+    monkeypatch.setenv("AGENTMEM_SESSION", "work")
+    for words in (["replay"], ["whatif", "--policy", "lru"]):
+        ran = run_cli(*words, "--store", tmp_path / "me.db", "--json")
+        assert ran.code == 0 and ran.events[0].get("turns", ran.events[0].get("turn")) == 1, ran
 
 
 def test_a_state_that_differs_exits_with_one_and_names_the_item(

@@ -92,7 +92,7 @@ def add_statements(
     found = [(one, fact.about) for fact in facts for one in fact.sources]
     for one, about in sorted(found, key=lambda pair: (pair[0].segment_id, pair[0].ordinal)):
         if (one.segment_id, one.written_by) in wanted:
-            transaction.add_statement(one, about)
+            transaction.put_statement(one, about)
 
 
 def add_blocks(

@@ -96,7 +96,7 @@ def what_if(
     with tempfile.TemporaryDirectory(prefix="agentmem-whatif-") as folder:
         other = WhatIfPlayer(archive, row, rows, Path(folder) / "other.db", policy, budget, chosen)
         other.play()
-        mine, my_tokens, my_freed = _recorded(archive, row, rows, chosen, Path(folder))
+        mine, my_tokens, my_freed = _recorded(archive, row, rows, other, chosen, Path(folder))
     return WhatIf(
         session=session,
         policy=policy,
@@ -124,6 +124,7 @@ def _recorded(
     archive: Archive,
     session: SessionRow,
     rows: list[RecordingRow],
+    other: WhatIfPlayer,
     turn: int,
     folder: Path,
 ) -> tuple[Window, int, int]:
@@ -133,7 +134,7 @@ def _recorded(
 
     def watch(number: int, memory: Memory) -> None:
         if number == turn:
-            seen[:] = [(window_of(memory), memory.context.num_tokens)]
+            seen[:] = [(window_of(memory), other.count(memory.context))]
 
     Player(archive, session, rows, folder / "recorded.db", watch=watch).play()
     assert seen, "every turn of the log is played"

@@ -14,6 +14,7 @@ from agentmem.audit.records import ELSEWHERE, INPUTS, Record
 from agentmem.audit.replay_model import ReplayEmbedder
 from agentmem.audit.whatif_outside import WhatIfModel, WhatIfOutside
 from agentmem.budget import Budget
+from agentmem.context import Context
 from agentmem.errors import AgentmemError
 from agentmem.events import Decided
 from agentmem.fence import Fence
@@ -78,6 +79,7 @@ class WhatIfPlayer(Player):
         super().__init__(archive, session, rows, path)
         self.window: Window = {}
         self.tokens = 0
+        self._context: Context | None = None
         self.freed = 0
         self.skipped = 0
         self.recall: RecallMode = "off"
@@ -148,8 +150,19 @@ class WhatIfPlayer(Player):
         """Keep what there is to compare."""
         self.window = window_of(memory)
         self.tokens = memory.context.num_tokens
+        self._context = memory.context
         made = memory.archive.decisions(session_id=memory.session.id, limit=2**31)
         self.freed = tokens_freed(made, self._turn)
+
+    def count(self, context: Context) -> int:
+        """Tokens of another window as this play counts: two tokenizers cannot be compared."""
+        mine = self._context
+        if mine is None:
+            return context.num_tokens
+        recalled = [entry.num_tokens for entry in context if entry.recalled]
+        header = context.recalled_tokens - sum(recalled)
+        entries = sum(mine.count(entry.segment, entry.via) for entry in context)
+        return mine.fixed_tokens + entries + header
 
     def _agent(self, settings: Mapping[str, Any]) -> Agent:
         self._whatif.space = settings["embedder"]

@@ -66,7 +66,7 @@ def converse(agent: Agent, *, as_json: bool, history: bool) -> int:
         return PipedChat(agent, as_json=as_json).run(sys.stdin.buffer)
     from agentmem.cli.render import stdout_console
     from agentmem.cli.terminal import TerminalChat, prompt_reader
-    from agentmem.folders import state_dir
+    from agentmem.cli.typed import history_file
 
-    read = prompt_reader(state_dir() / "history" if history else None)
+    read = prompt_reader(history_file() if history else None)
     return TerminalChat(agent, stdout_console(), read).run()

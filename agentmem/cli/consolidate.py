@@ -29,4 +29,5 @@ def consolidate(
 
     with options.look(store, user) as memory:
         done = consolidate_memory(memory, model=model, base_url=base_url, progress=render.progress)
-    render.write_facts("consolidated", done, as_json=as_json)
+    counts = {name.replace(" ", "_"): count for name, count in done.items()}
+    render.write_facts("consolidated", counts, as_json=as_json)

@@ -1,7 +1,9 @@
 """`agentmem export FILE`: all of a user's memory as lines of JSON.
 
     {"type": "manifest", "format": 1, "user": ..., "counts": {...}, "sha256": ...}
-    {"type": "session", ...}    each followed by its turns, segments, decisions and log
+    {"type": "session", ...}    each followed by its turns
+    {"type": "segment", ...}    of all sessions, each behind what it is made of
+    {"type": "decision", ...}   of a session, followed by its log
     {"type": "block", ...}      each followed by its edits, whose texts are those of their segments
     {"type": "fact", ...}       what was stated in any of them, and while it held
 
@@ -64,6 +66,10 @@ def export(
 
 def write_file(archive: Archive, file: Path, *, force: bool) -> dict[str, Any]:
     """Export into a file that is there whole or not at all, readable by its owner only."""
+    if not file.parent.is_dir():
+        raise InvalidInput(
+            f"{file.parent} is no folder: make it, or give another file than {file}."
+        )
     with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}.", delete=False) as new:
         try:
             manifest = write_export(archive, new)
@@ -104,29 +110,32 @@ def write_export(archive: Archive, stream: IO[bytes]) -> dict[str, Any]:
 
 
 def rows(archive: Archive) -> Iterator[dict[str, Any]]:
-    """Every row of a user: each session with all that is in it; blocks; facts."""
+    """Every row of a user: sessions with turns, decisions and logs; segments; facts; blocks."""
     from agentmem.cli import records
 
-    for session in archive.sessions():
+    sessions = archive.sessions()
+    names = {session.id: session.name for session in sessions}
+    for session in sessions:
         window = [entry.segment_id for entry in archive.window(session.id)]
         yield records.session_json(session) | {"window": window}
         for turn in archive.turns(session.id):
             yield records.turn_json(turn) | {"session": session.name}
-        for page in archive.session_pages(session.id):
-            tags = archive.passage_tags(stored.segment.id for stored in page)
-            for stored in page:
-                filed = {"tags": tags[stored.segment.id]} if stored.segment.id in tags else {}
-                yield records.segment_json(stored) | filed | {"session": session.name}
+    for page in archive.pages():
+        # A session that began meanwhile is not in it.
+        page = [stored for stored in page if stored.session_id in names]
+        tags = archive.passage_tags(stored.segment.id for stored in page)
+        for stored in page:
+            filed = {"tags": tags[stored.segment.id]} if stored.segment.id in tags else {}
+            name = {"session": names[stored.session_id]}
+            yield records.segment_json(stored) | filed | name
+    for session in sessions:
         for row in reversed(archive.decisions(session_id=session.id, limit=2**31)):
             yield records.decision_json(row) | {"session": session.name}
-        for entry in archive.recordings(session.id):
-            yield records.recording_json(entry) | {"session": session.name}
         for entry in archive.recordings(session.id):
             yield records.recording_json(entry) | {"session": session.name}
     for fact in archive.facts():
         yield records.fact_json(fact)
 
-    names = {session.id: session.name for session in archive.sessions()}
     for block in archive.blocks():
         yield {
             "type": "block",
@@ -137,7 +146,8 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
             "segment": block.segment_id,
         }
         for edit in archive.block_edits(block.label):
-            yield records.block_edit_json(edit) | {"session": names[edit.session_id]}
+            if edit.session_id in names:
+                yield records.block_edit_json(edit) | {"session": names[edit.session_id]}
 
 
 def _line(row: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Commands on what is remembered: search, show, why, keep, pin, drop, restore, undo, forget.
+"""Commands on what is remembered: search, show, why, decisions, keep, pin, drop, ...
 
 None of them needs a model that answers.
 """
@@ -29,7 +29,7 @@ SegmentIds = Annotated[list[int], typer.Argument(metavar="SEGMENT...", min=1, sh
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (search, show, why, keep, pin, unpin, drop, restore, undo, forget):
+    for command in (search, show, why, decisions, keep, pin, unpin, drop, restore, undo, forget):
         app.command()(command)
 
 
@@ -96,6 +96,33 @@ def why(
         )  # fmt: skip
     else:
         render.stdout_console().print(render.safe(explanation.text))
+
+
+def decisions(
+    segment: Annotated[
+        int | None,
+        typer.Option("--segment", min=1, metavar="SEGMENT", help="About this one, by any session."),
+    ] = None,
+    number: Annotated[int, typer.Option("-n", min=1, help="So many at most.")] = 20,
+    session: options.Session = None,
+    store: options.Store = None,
+    user: options.User = None,
+    as_json: options.Json = False,
+) -> None:
+    """List what was decided in a conversation, the newest first; `undo` takes one back."""
+    from agentmem.cli import records, render
+
+    with options.open_archive(store, user) as archive:
+        if segment is None:
+            chosen = archive.session(options.settings(session=session).session, create=False)
+            found = archive.decisions(session_id=chosen.id, limit=number)
+        else:
+            found = archive.decisions(segment_id=segment, limit=number)
+    if as_json:
+        for row in found:
+            render.write_json(records.decision_json(row))
+    else:
+        render.stdout_console().print(render.decisions_table(found))
 
 
 def keep(
@@ -176,6 +203,7 @@ def forget(
 ) -> None:
     """Delete a segment from every tier, and print the receipt. There is no undo."""
     from agentmem.cli import render
+    from agentmem.cli.typed import forget_typed
 
     if (segment is not None) + everything + (origin is not None) != 1:
         raise InvalidInput("Name a segment to forget, or give --origin or --all: one of them.")
@@ -183,17 +211,19 @@ def forget(
     if everything:
         confirm("Forget everything this user ever said?", yes)
         with options.open_archive(store, user) as archive:
-            names = [row.name for row in archive.sessions()]
-            receipt = {"sessions": names, "segments": sum(map(archive.remove_session, names))}
+            receipt = archive.forget_all()
+        receipt |= {"typed_lines": forget_typed()}
     elif origin is not None:
         confirm(f"Forget everything from {origin} and all that was made of it?", yes)
         with options.open_memory(store, user, _newest_session(store, user)) as memory:
             receipt = memory.forget_origin(origin)
+        if origin == "user":
+            receipt |= {"typed_lines": forget_typed()}
     else:
         assert segment is not None
-        session = _session_of(segment, store, user)
+        session, typed = _said_in(segment, store, user)
         with options.open_memory(store, user, session) as memory:
-            receipt = memory.forget(segment)
+            receipt = memory.forget(segment) | {"typed_lines": forget_typed(typed)}
     if now:
         with options.open_store(store) as opened:
             receipt |= {"purged": opened.purge()}
@@ -208,11 +238,15 @@ def _newest_session(store: Path | None, user: str | None) -> str:
     return names[-1]
 
 
-def _session_of(segment: int, store: Path | None, user: str | None) -> str:
-    """The session a segment was said in: its window must let go of what is forgotten."""
+def _said_in(segment: int, store: Path | None, user: str | None) -> tuple[str, set[str]]:
+    """The session a segment was said in, whose window must let go of it, and what was typed."""
     with options.open_archive(store, user) as archive:
-        session_id = archive.segment(segment).session_id
-        return next(row.name for row in archive.sessions() if row.id == session_id)
+        stored = archive.segment(segment)
+        session = next(row for row in archive.sessions() if row.id == stored.session_id)
+        if stored.segment.origin != "user":
+            return session.name, set()
+        turns = archive.turns(session.id)
+        return session.name, {turn.text for turn in turns if turn.number == stored.turn}
 
 
 def _decide(

@@ -67,6 +67,15 @@ def parse_line(line: str) -> Turn:
     return Turn(text, key)
 
 
+def _key_of(line: str) -> TurnKey | None:
+    """The turn that a faulty line names, where it can be read."""
+    try:
+        key = json.loads(line)["turn"]
+    except (ValueError, RecursionError, LookupError, TypeError):
+        return None
+    return key if isinstance(key, int | str) and not isinstance(key, bool) else None
+
+
 class PipedChat:
     """Answers the turns of a stream.
 
@@ -107,12 +116,13 @@ class PipedChat:
         if line is not None and not line.strip("\ufeff \t"):
             print(f"line {number} is empty: skipped", file=sys.stderr)
             return
+        said = "" if line is None else line.removeprefix("\ufeff") if number == 1 else line
         try:
             if line is None:
                 raise InvalidInput(f"Line {number} is longer than {MAX_LINE_BYTES} bytes.")
-            turn = parse_line(line.removeprefix("\ufeff") if number == 1 else line)
+            turn = parse_line(said)
         except InvalidInput as error:
-            self.fail(error, None)
+            self.fail(error, _key_of(said))
         else:
             self.answer(turn, interrupts)
 

@@ -91,7 +91,7 @@ def table(*columns: str, rows: Iterable[Sequence[object]]) -> Table:
         grid.add_column(name, no_wrap=True, justify="right" if name in _NUMBERS else "left")
     grid.add_column(columns[-1])
     for row in rows:
-        grid.add_row(*(Text(safe(_cell(value))) for value in row))
+        grid.add_row(*(Text(_cell(value)) for value in row))
     return grid
 
 
@@ -101,7 +101,8 @@ _NUMBERS = {"id", "score", "turn", "tokens", "turns", "segments", "recalls"}
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    text = f"{value:.2f}" if isinstance(value, float) else str(value)
+    return safe(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def hits_table(hits: Iterable[Hit]) -> Table:

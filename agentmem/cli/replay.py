@@ -12,7 +12,10 @@ import typer
 
 from agentmem.cli import options
 
-SessionName = Annotated[str, typer.Argument(metavar="[SESSION]", help="Which conversation.")]
+SessionName = Annotated[
+    str | None,
+    typer.Argument(metavar="[SESSION]", help="Which conversation.", show_default=False),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    session: SessionName = "default",
+    session: SessionName = None,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="FILE", help="Keep the replayed store here.")
     ] = None,
@@ -34,8 +37,9 @@ def replay(
     from agentmem import replay as replay_
     from agentmem.cli import render
 
+    chosen = options.settings(session=session).session
     with options.open_archive(store, user) as archive:
-        played = replay_(archive, session, into=into)
+        played = replay_(archive, chosen, into=into)
     if as_json:
         render.write_json(played.to_dict())
     else:
@@ -46,7 +50,7 @@ def replay(
 
 def whatif(
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="Decides instead.")],
-    session: SessionName = "default",
+    session: SessionName = None,
     budget: options.BudgetTokens = None,
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, metavar="N", help="Compare after this turn.")
@@ -59,8 +63,9 @@ def whatif(
     from agentmem import what_if
     from agentmem.cli import render
 
+    chosen = options.settings(session=session).session
     with options.open_archive(store, user) as archive:
-        seen = what_if(archive, session, policy=policy, budget=budget, turn=turn)
+        seen = what_if(archive, chosen, policy=policy, budget=budget, turn=turn)
     if as_json:
         render.write_json(seen.to_dict())
         return

@@ -61,7 +61,7 @@ def remove_session(
     user: options.User = None,
     as_json: options.Json = False,
 ) -> None:
-    """Delete a conversation with everything in it. There is no undo."""
+    """Delete a conversation, everything in it and all that was made of it. There is no undo."""
     from agentmem.cli import render
 
     confirm(f"Delete the conversation {name!r} and everything in it?", yes)
