@@ -96,6 +96,8 @@ class Memory:
         self.kv = kv
         self.said_tokens = int(session.settings.get("said_tokens", 0))
         """Tokens of all messages and replies so far: what a dense cache would hold."""
+        self.warned_turn = int(session.settings.get("warned_turn", 0))
+        """The turn in which the model was told that its window is nearly full; 0 for none."""
         self.finder = Finder(archive, embedder, self.recall, self.outside)
         self.fact_keeper = FactKeeper(
             archive, self.finder.facts, self.finder.near, unread=self.outside.unread
@@ -364,6 +366,16 @@ class Memory:
             turn=self.turn,
             lifetime_turns=self.recall.lifetime_turns,
         )
+
+    def settings(self) -> dict[str, Any]:
+        """What the session's row says of it now."""
+        return {
+            **self.session.settings,
+            "said_tokens": self.said_tokens,
+            "warned_turn": self.warned_turn,
+            "budget": self.context.budget.max_tokens,
+            "tokens_per_estimate": self.context.tokens_per_estimate,
+        }
 
     def stats(self) -> dict[str, Any]:
         """Counts, tokens and bytes of this session."""

@@ -163,7 +163,7 @@ class ToolLoop:
             over = spent.why_over(self._limits, self._monotonic())
             note = f"\n[No more tools: {over}. Answer in words now.]" if over else ""
             said = _Exchange(normalize_text(completion.text), calls, results, note)
-            if not (yield from self._enter(turn, said)):
+            if not (yield from self._enter(turn, said, may_wait=not over)):
                 over = over or "the window has no room for the results"
         if over and not completion.text.strip() and completion.finish_reason != "interrupted":
             text = f"I found no answer: {over}."
@@ -186,10 +186,15 @@ class ToolLoop:
         result = run(call, self._functions)
         return replace(result, text=normalize_text(result.text))
 
-    def _enter(self, turn: Turn, said: _Exchange) -> Generator[Event, None, bool]:
+    def _enter(
+        self, turn: Turn, said: _Exchange, *, may_wait: bool
+    ) -> Generator[Event, None, bool]:
         """Store calls and results as one segment, in the window where it fits.
 
         The window is reviewed and results are cut so that it fits; False where it cannot fit.
+
+        Args:
+            may_wait: the model may call tools once more: a review may wait for that.
         """
         context, memory = self._memory.context, self._memory
         own = self._memory_tools
@@ -202,7 +207,12 @@ class ToolLoop:
             segment = said.segment(longest, quoted)
             tokens = context.count(segment)
             if longest == most:
-                yield from self._review.run(min(tokens, context.longest_message), turn.vector)
+                longest_message = context.longest_message
+                yield from self._review.run(
+                    min(tokens, longest_message),
+                    turn.vector,
+                    may_wait=may_wait and tokens <= longest_message,
+                )
             if self._review.must_free(tokens) <= 0:
                 break
             if longest < _SHORTEST_RESULT_CHARS:
