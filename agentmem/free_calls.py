@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from agentmem.budget import Budget
 from agentmem.decision import Candidate
 from agentmem.errors import BudgetExceeded, ModelError
-from agentmem.models.base import ChatModel, Options, Part, Tool, complete
+from agentmem.models.base import ChatModel, Options, Part, complete
 from agentmem.prompts import prompt
 from agentmem.quoted_row import quoted_row
 from agentmem.review_calls import read_calls
-from agentmem.segment import Message
-from agentmem.tools import REVIEW_TOOLS, ReviewTools, describe
+from agentmem.segment import PRECISIONS, Message, Precision
+from agentmem.tools import REVIEW_TOOLS, ReviewTools
 from agentmem.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ class FreeCalls:
                 alternatives={candidate.id: words for candidate, words in offered},
                 maker=self.model.name,
                 max_tokens_freed=num_tokens - freed,
+                precisions=self._precisions,
             )
             try:
                 answer = self._answer(tools, parts, only_drops, deadline)
@@ -105,6 +106,7 @@ class FreeCalls:
         has_kv = self.model.capabilities.has_kv
         room = self.budget.max_tokens - _ANSWER_TOKENS - self._tools_tokens(only_drops)
         text = prompt("review_again" if only_drops else "review")
+        keeping = f" {prompt('review_precision')}" if self._precisions else ""
         offered = list(ranked[: MAX_ROWS_KV if has_kv else MAX_ROWS])
         # Offering much more than is needed would leave it to chance what goes.
         while len(offered) > _MIN_ROWS and _tokens(offered[:-1]) > 2 * need:
@@ -112,7 +114,7 @@ class FreeCalls:
         while offered:
             in_order = sorted(offered, key=lambda offer: (offer[0].segment.place, offer[0].id))
             rows = "\n".join(quoted_row(candidate) for candidate, _ in in_order)
-            asked = complaint + text.format(need=need, rows=rows)
+            asked = complaint + text.format(need=need, rows=rows, keeping=keeping)
             key = f"review:{int(only_drops)}{'!' if complaint else ''}"
             parts = [Part(key, (Message("user", asked),))]
             if has_kv:
@@ -124,6 +126,11 @@ class FreeCalls:
         return [], []
 
     @property
+    def _precisions(self) -> tuple[Precision, ...]:
+        """At which segments may be kept."""
+        return PRECISIONS if self.model.capabilities.has_kv else ()
+
+    @property
     def _calls_tools(self) -> bool:
         """Whether it is given tools; a model whose logits we hold gets a grammar instead."""
         can = self.model.capabilities
@@ -132,8 +139,10 @@ class FreeCalls:
     def _tools_tokens(self, only_drops: bool) -> int:
         if not self._calls_tools:
             return 0
-        none = ReviewTools((), alternatives={}, maker="", max_tokens_freed=0)
-        return self.model.count_tools(_described(none, only_drops))
+        none = ReviewTools(
+            (), alternatives={}, maker="", max_tokens_freed=0, precisions=self._precisions
+        )
+        return self.model.count_tools(none.described(_names(only_drops)))
 
     def _answer(
         self, tools: ReviewTools, parts: Sequence[Part], only_drops: bool, deadline: float
@@ -147,7 +156,7 @@ class FreeCalls:
             cancelled=lambda: self.monotonic() > deadline,
         )
         if self._calls_tools:
-            described = _described(tools, only_drops)
+            described = tools.described(names)
             completion = complete(self.model, parts, replace(options, tools=described))
             if completion.tool_calls:
                 return json.dumps(
@@ -164,10 +173,6 @@ class FreeCalls:
 
 def _names(only_drops: bool) -> list[str]:
     return ["drop_segments"] if only_drops else list(REVIEW_TOOLS)
-
-
-def _described(tools: ReviewTools, only_drops: bool) -> tuple[Tool, ...]:
-    return tuple(describe(tools.functions[name]) for name in _names(only_drops))
 
 
 def _complaint(results: Sequence[str], tools: ReviewTools) -> str:

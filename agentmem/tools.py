@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentmem.decision import Action, Candidate, Decision
 from agentmem.errors import InvalidInput
 from agentmem.models.base import Tool
-from agentmem.segment import ToolCall, Trust
+from agentmem.segment import Precision, ToolCall, Trust
 
 INVALID = (TypeError, ValueError)
 """What a function raises where the call must be changed."""
@@ -118,6 +118,7 @@ class ReviewTools:
         alternatives: per segment, what the policy would have done, in words.
         maker: name of the model that calls.
         max_tokens_freed: once so many tokens are freed, the rest may only be kept or pinned.
+        precisions: at which segments may be kept; none where the model keeps no KV of them.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class ReviewTools:
         alternatives: Mapping[int, str],
         maker: str,
         max_tokens_freed: int,
+        precisions: Sequence[Precision] = (),
     ) -> None:
         self.offered = {candidate.id: candidate for candidate in offered}
         self.decisions: list[Decision] = []
@@ -135,15 +137,21 @@ class ReviewTools:
         self._alternatives = alternatives
         self._maker = maker
         self._max_tokens_freed = max_tokens_freed
+        self._precisions = precisions
         self._call: Mapping[str, Any] = {}
 
-    def keep_segments(self, segment_ids: list[int]) -> str:
+    def keep_segments(self, segment_ids: list[int], precision: Precision | None = None) -> str:
         """Keep segments that are needed in the next turns.
 
         Args:
             segment_ids: Ids of the segments to keep.
+            precision: How they are stored from now on, where not as before.
         """
-        return self._decide("keep", segment_ids, "The controller expects to need it soon.")
+        if precision is not None and precision not in self._precisions:
+            allowed = f"one of {', '.join(self._precisions)}" if self._precisions else "left out"
+            raise InvalidInput(f"`precision` must be {allowed}: got {precision!r:.40}.")
+        reason = "The controller expects to need it soon."
+        return self._decide("keep", segment_ids, reason, precision)
 
     def summarize_segments(self, segment_ids: list[int]) -> str:
         """Replace segments by one short summary.
@@ -174,6 +182,11 @@ class ReviewTools:
         """The tools by name."""
         return {name: getattr(self, name) for name in REVIEW_TOOLS}
 
+    def described(self, names: Sequence[str]) -> tuple[Tool, ...]:
+        """The named tools as a model sees them."""
+        tools = [describe(self.functions[name]) for name in names]
+        return tuple(tools if self._precisions else map(_without_precision, tools))
+
     def schema(self, names: Sequence[str]) -> dict[str, Any]:
         """JSON Schema of a list of calls to the named tools, over the segments still undecided."""
         ids = list(self.offered)
@@ -184,6 +197,9 @@ class ReviewTools:
             else:
                 listed = {"type": "array", "items": {"enum": ids}, "maxItems": len(ids)}
                 arguments = {"segment_ids": {**listed, "minItems": 1}}
+            required = list(arguments)
+            if name == "keep_segments" and self._precisions:
+                arguments["precision"] = {"enum": list(self._precisions)}
             calls.append(
                 {
                     "type": "object",
@@ -192,7 +208,7 @@ class ReviewTools:
                         "arguments": {
                             "type": "object",
                             "properties": arguments,
-                            "required": list(arguments),
+                            "required": required,
                             "additionalProperties": False,
                         },
                     },
@@ -208,7 +224,7 @@ class ReviewTools:
         A list's ids ascend: a small model would else repeat itself until its tokens are spent.
         """
         ids = sorted(self.offered)
-        calls = [f"c{i}: {_call_rule(name)}" for i, name in enumerate(names)]
+        calls = [f"c{i}: {_call_rule(name, self._precisions)}" for i, name in enumerate(names)]
         rules = [
             f"s{i}: {json.dumps(str(one))}" + (f' ("," ({after}))?' if after else "")
             for i, one in enumerate(ids)
@@ -237,7 +253,13 @@ class ReviewTools:
         self._call = {"name": call.name, "arguments": arguments}
         return run(call, self.functions).text
 
-    def _decide(self, action: Action, segment_ids: object, reason: str) -> str:
+    def _decide(
+        self,
+        action: Action,
+        segment_ids: object,
+        reason: str,
+        precision: Precision | None = None,
+    ) -> str:
         ids = _ids(segment_ids)
         unknown = [one for one in ids if one not in self.offered]
         chosen = [self.offered[one] for one in ids if one in self.offered]
@@ -281,6 +303,7 @@ class ReviewTools:
                         for candidate in group
                     ),
                     tool_call=self._call,
+                    precision=precision,
                 )
             )
         for candidate in chosen:
@@ -294,11 +317,24 @@ class ReviewTools:
             self.refusals.append(Refusal(action, tuple(ids), reason, self._call))
 
 
-def _call_rule(name: str) -> str:
+def _without_precision(tool: Tool) -> Tool:
+    shown = {
+        name: schema
+        for name, schema in tool.parameters.get("properties", {}).items()
+        if name != "precision"
+    }
+    return replace(tool, parameters={**tool.parameters, "properties": shown})
+
+
+def _call_rule(name: str, precisions: Sequence[Precision]) -> str:
     if name == "pin_segment":
         before, ids, after = f'{{"name":"{name}","arguments":{{"segment_id":', "one", "}}"
     else:
         before, ids, after = f'{{"name":"{name}","arguments":{{"segment_ids":[', "list", "]}}"
+    if name == "keep_segments" and precisions:
+        comma, end = json.dumps(',"precision":'), json.dumps("}}")
+        choice = " | ".join(json.dumps(json.dumps(one)) for one in precisions)
+        return f'{json.dumps(before)} {ids} "]" ({comma} ({choice}))? {end}'
     return f"{json.dumps(before)} {ids} {json.dumps(after)}"
 
 

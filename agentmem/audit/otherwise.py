@@ -31,6 +31,7 @@ from agentmem.models.base import (
     PartKey,
     estimate_tokens,
 )
+from agentmem.segment import Precision
 from agentmem.storage.archive import (
     Archive,
     Counters,
@@ -180,6 +181,9 @@ class OtherKV:
     def attention(self) -> Mapping[PartKey, float]:
         """What was observed by this turn."""
         return self._otherwise.attention
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """There is nothing to store."""
 
     def forget(self, key: PartKey) -> None:
         """There is nothing to delete."""

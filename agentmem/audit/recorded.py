@@ -24,6 +24,7 @@ from agentmem.models.base import (
     Tool,
     tools_part,
 )
+from agentmem.segment import Precision
 from agentmem.tools import FAILED, INVALID, DescribedTool, describe
 
 ATTENTION_DIGITS = 5
@@ -185,6 +186,10 @@ class RecordingKV:
             self._notes.note("attention", *changes(self._attention, observed))
             self._attention = observed
         return observed
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """Store the part at this precision."""
+        self._kv.keep_as(key, precision)
 
     def forget(self, key: PartKey) -> None:
         """Delete the part's KV wherever it lives."""

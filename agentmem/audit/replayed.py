@@ -28,7 +28,7 @@ from agentmem.models.base import (
     Tool,
     tools_part,
 )
-from agentmem.segment import State
+from agentmem.segment import Precision, State
 
 
 class ReplayModel(ChatModel):
@@ -131,6 +131,9 @@ class ReplayKV:
         """What was observed."""
         changed(self._attention, *self._playback.reel.take("attention")[1:])
         return dict(self._attention)
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """There is nothing to store."""
 
     def forget(self, key: PartKey) -> None:
         """There is nothing to delete."""
