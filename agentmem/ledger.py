@@ -205,6 +205,11 @@ class Ledger:
                 context.put(unpinned, via=entry.via, until_turn=entry.until_turn)
         else:
             transaction.set_state(ids, "live")
+            if decision.action == "bring_back" and decision.source == "controller":
+                # A model that fetches something shall not lose it at the next review.
+                effect["kept_before"] = {str(one.segment.id): one.kept_until for one in touched}
+                transaction.set_kept_until(ids, self.turn + KEEP_TURNS)
+                touched = [replace(one, kept_until=self.turn + KEEP_TURNS) for one in touched]
             pinned = decision.action == "pin"
             if pinned:
                 transaction.set_pinned(ids, True)

@@ -23,6 +23,7 @@ from agentmem.policies.base import SegmentPolicy
 from agentmem.policies.window import WindowPolicy
 from agentmem.pressure import Pressure
 from agentmem.recollection import Recollection
+from agentmem.returning import outside_window
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,19 @@ class Review:
     pressure: Pressure | None = None
 
     def run(
-        self, incoming: int, vector: NDArray[np.float32] | None, *, may_wait: bool = True
+        self,
+        incoming: int,
+        vector: NDArray[np.float32] | None,
+        *,
+        text: str = "",
+        may_wait: bool = True,
     ) -> Iterator[Decided]:
         """Free the window if it is over the warning line or a message would not fit.
 
         Args:
             incoming: tokens of the message that is about to enter.
-            vector: its embedding.
+            vector: its embedding, or that of the user's newest message.
+            text: that message.
             may_wait: the model can be told first: it is asked in this turn, and can call tools.
         """
         if not self.due(incoming):
@@ -60,8 +67,11 @@ class Review:
             return
         if self.pressure is not None:
             self.pressure.withdraw()
+        asks_freely = self.controller.model is not None
         verdict = self.controller.review(
-            memory.candidates(vector), fixed_tokens=memory.context.fixed_tokens
+            memory.candidates(vector),
+            fixed_tokens=memory.context.fixed_tokens,
+            outside=outside_window(memory, text, vector) if asks_freely else (),
         )
         yield from memory.ledger.apply_all(verdict.decisions, verdict.cost())
         policy = self.controller.policy

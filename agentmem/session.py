@@ -264,7 +264,10 @@ class Session:
         current.seconds["recall"] += time.monotonic() - started
         started = time.monotonic()
         yield from self._review.run(
-            context.count(user.segment), current.vector, may_wait=not current.given
+            context.count(user.segment),
+            current.vector,
+            text=current.row.text,
+            may_wait=not current.given,
         )
         current.seconds["controller"] += time.monotonic() - started
         started = time.monotonic()

@@ -211,6 +211,7 @@ class ToolLoop:
                 yield from self._review.run(
                     min(tokens, longest_message),
                     turn.vector,
+                    text=turn.row.text,
                     may_wait=may_wait and tokens <= longest_message,
                 )
             if self._review.must_free(tokens) <= 0:
