@@ -19,7 +19,8 @@ class Budget:
 
     Args:
         max_tokens: tokens of the window, reply included, for every forward of the model.
-        warn_at: share of `max_tokens` above which the window is reviewed.
+        warn_at: share of `max_tokens` above which the window is reviewed. A model with memory tools
+            is told first, and its window reviewed from the next turn on, or where it would not fit.
         free_to: share of `max_tokens` a review must reach.
         reserve: tokens kept free for the reply; 0 means an eighth of `max_tokens`.
         recall_share: share of `max_tokens` that recalled segments may take.

@@ -88,6 +88,8 @@ class Context:
         self._count_tokens = count_tokens
         self.fixed_tokens = 0
         """Tokens of what stands in every prompt besides segments: the tools' descriptions."""
+        self.notice: Part | None = None
+        """What the model is told before the newest user message, in this turn alone."""
         self._entries: dict[int, Entry] = {}
         self._fence = fence or Fence()
 
@@ -109,7 +111,7 @@ class Context:
     def num_tokens(self) -> int:
         """Tokens of the whole window."""
         segments = sum(entry.num_tokens for entry in self._entries.values())
-        return self.fixed_tokens + segments + self._header_tokens()
+        return self.fixed_tokens + segments + self._header_tokens() + self._notice_tokens()
 
     @property
     def recalled_tokens(self) -> int:
@@ -176,6 +178,9 @@ class Context:
     def _header_tokens(self) -> int:
         recalled = any(entry.recalled for entry in self._entries.values())
         return self._count_tokens(RECALL_HEADER) if recalled else 0
+
+    def _notice_tokens(self) -> int:
+        return 0 if self.notice is None else self._count_tokens(self.notice)
 
     def part(self, segment: Segment, via: WindowVia = "prompt") -> Part:
         """How the segment stands in a prompt: what is below user trust only as fenced data."""
@@ -244,22 +249,26 @@ class Context:
 
         What was recalled stands in one block before the newest user message, as KV or as text: a
         model finds it there far more often than at its old place (its KV moves by changing one
-        integer), and all before it stays byte-identical between reviews.
+        integer), and all before it stays byte-identical between reviews. A notice follows it.
         """
         parts = [self.part(entry.segment) for entry in self.entries if not entry.recalled]
         block = [self.part(entry.segment, entry.via) for entry in self.entries if entry.recalled]
+        if block:
+            block.insert(0, RECALL_HEADER)
+        if self.notice is not None:
+            block.append(self.notice)
         if block:
             at = next(
                 (i for i in range(len(parts) - 1, -1, -1) if parts[i].messages[0].role == "user"),
                 len(parts),
             )
-            parts[at:at] = [RECALL_HEADER, *block]
+            parts[at:at] = block
         return parts
 
     def bar(self) -> list[tuple[str, int]]:
         """Tokens per part of the window; with "free" they sum to the budget."""
         parts = {
-            "system": self.fixed_tokens,
+            "system": self.fixed_tokens + self._notice_tokens(),
             "pinned": 0,
             "recalled": 0,
             "summaries": 0,

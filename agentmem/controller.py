@@ -20,6 +20,7 @@ from agentmem.free_calls import FreeCalls, Offer
 from agentmem.judge import Judge
 from agentmem.models.base import ChatModel
 from agentmem.policies.base import SegmentPolicy
+from agentmem.returning import returnable
 from agentmem.review_tools import MIN_SUMMARY_TOKENS
 from agentmem.verdict import Verdict
 
@@ -49,12 +50,19 @@ class Controller:
         if self.judge is not None:
             self.judge.begin_anew()
 
-    def review(self, candidates: Sequence[Candidate], *, fixed_tokens: int = 0) -> Verdict:
+    def review(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        fixed_tokens: int = 0,
+        outside: Sequence[Candidate] = (),
+    ) -> Verdict:
         """Decide until `budget.target_tokens` is reached or nothing movable is left.
 
         Args:
             candidates: what is in the window by itself, in order, with its evidence.
             fixed_tokens: of what is in every prompt besides segments.
+            outside: segments that a model asked through tools may bring back, the nearest first.
         """
         started = self.monotonic()
         deadline = started + self.budget.seconds
@@ -69,8 +77,12 @@ class Controller:
         if over > 0 and self.model is not None:
             offers = rank(self.policy, candidates, self.budget)
             free_calls = FreeCalls(model=self.model, budget=self.budget, monotonic=self.monotonic)
-            free_calls.ask(verdict, offers, over, deadline)
-        verdict.decisions += self._finish(candidates, verdict.decisions, target)
+            back = returnable(outside, candidates, target, self.budget)
+            free_calls.ask(verdict, offers, over, deadline, back)
+        # What is brought back takes its room from the others; it comes when they have left.
+        left_for_others = target - verdict.tokens_returned
+        verdict.decisions += self._finish(candidates, verdict.decisions, left_for_others)
+        verdict.decisions += verdict.returns
         verdict.seconds = self.monotonic() - started
         return verdict
 

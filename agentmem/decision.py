@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from agentmem.segment import Segment, State
+from agentmem.segment import Precision, Segment, State
 
 Action = Literal[
     "keep", "unkeep", "summarize", "drop", "pin", "unpin", "bring_back", "forget"
@@ -87,6 +87,7 @@ class Decision:
         evidence: per segment id, the evidence it was decided on.
         alternative: the runner-up: the next-best action or segment and its score, in words.
         tool_call: the call that asked for it, as the model made it; None where no model did.
+        precision: what kept segments' keys and values are to be stored at; None changes nothing.
     """
 
     action: Action
@@ -97,6 +98,7 @@ class Decision:
     evidence: Mapping[int, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
     alternative: str = ""
     tool_call: Mapping[str, Any] | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         if not self.segment_ids:

@@ -98,6 +98,11 @@ def _decision(row: DecisionRow, segment_id: int, review: Sequence[DecisionRow]) 
             f"  Its place took summary {row.effect['summary_id']}, written by "
             f"{row.effect.get('written_by', 'a model')}."
         )
+    if "precision" in row.effect:
+        was = row.effect["precision_before"].get(str(segment_id)) or "as in the whole session"
+        lines.append(
+            f"  Its keys and values are stored as {row.effect['precision']}, before {was}."
+        )
     if review and "offered" in review[0].cost:
         gone = [
             one

@@ -11,19 +11,19 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from agentmem.budget import Budget
 from agentmem.decision import Candidate
 from agentmem.errors import BudgetExceeded, ModelError
-from agentmem.models.base import ChatModel, Options, Part, Tool, complete
+from agentmem.models.base import ChatModel, Options, Part, complete
 from agentmem.prompts import prompt
 from agentmem.quoted_row import quoted_row
+from agentmem.returning import Returnable
 from agentmem.review_calls import read_calls
-from agentmem.review_tools import REVIEW_TOOLS, ReviewTools
-from agentmem.segment import Message
-from agentmem.tools import describe
+from agentmem.review_tools import BRING_BACK, REVIEW_TOOLS, ReviewTools
+from agentmem.segment import PRECISIONS, Message, Precision
 from agentmem.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,12 @@ class FreeCalls:
     monotonic: Callable[[], float] = time.monotonic
 
     def ask(
-        self, verdict: Verdict, offers: Sequence[Offer], num_tokens: int, deadline: float
+        self,
+        verdict: Verdict,
+        offers: Sequence[Offer],
+        num_tokens: int,
+        deadline: float,
+        back: Returnable = Returnable(),  # noqa: B008, frozen
     ) -> None:
         """Add the model's decisions to the verdict, until so many tokens are freed.
 
@@ -65,15 +70,18 @@ class FreeCalls:
             offers: in the order the policy would let them go.
             num_tokens: to be freed.
             deadline: on the monotonic clock.
+            back: what it may bring back, in its first answer; as much more is to be freed then.
         """
         left = list(offers)
-        freed = 0
+        need = num_tokens
         complaint = ""
-        while left and freed < num_tokens and verdict.calls < self.budget.controller_calls:
+        while left and need > 0 and verdict.calls < self.budget.controller_calls:
             if self.monotonic() > deadline:
                 return
-            only_drops = bool(verdict.decisions)
-            parts, offered = self._question(left, num_tokens - freed, only_drops, complaint)
+            only_drops = bool(verdict.decisions or verdict.returns)
+            if only_drops:
+                back = Returnable()
+            parts, offered, outside = self._question(left, need, only_drops, complaint, back)
             if len(offered) < min(_MIN_ROWS, len(left)):
                 logger.info(
                     "A budget of %d tokens has no room for a review.", self.budget.max_tokens
@@ -83,8 +91,12 @@ class FreeCalls:
                 (candidate for candidate, _ in offered),
                 alternatives={candidate.id: words for candidate, words in offered},
                 maker=self.model.name,
-                max_tokens_freed=num_tokens - freed,
+                max_tokens_freed=need,
+                precisions=self._precisions,
+                outside=outside,
+                max_tokens_returned=back.max_tokens,
             )
+            verdict.outside = verdict.outside or outside
             try:
                 answer = self._answer(tools, parts, only_drops, deadline)
             except (ModelError, BudgetExceeded) as error:
@@ -92,9 +104,9 @@ class FreeCalls:
                 return
             results = [tools.call(call) for call in read_calls(answer)]
             verdict.take(answer, tools)
-            freed += tools.tokens_freed
+            need += tools.tokens_returned - tools.tokens_freed
             decided = {one for decision in tools.decisions for one in decision.segment_ids}
-            if not decided:
+            if not decided and not tools.returns:
                 if complaint:
                     return
                 complaint = _complaint(results, tools)
@@ -102,12 +114,18 @@ class FreeCalls:
             left = [offer for offer in left if offer[0].id not in decided]
 
     def _question(
-        self, ranked: Sequence[Offer], need: int, only_drops: bool, complaint: str
-    ) -> tuple[list[Part], list[Offer]]:
-        """The review's prompt with as many segments as fit, and those segments."""
+        self,
+        ranked: Sequence[Offer],
+        need: int,
+        only_drops: bool,
+        complaint: str,
+        back: Returnable,
+    ) -> tuple[list[Part], list[Offer], tuple[Candidate, ...]]:
+        """The review's prompt with as many segments as fit, those, and those outside the window."""
         has_kv = self.model.capabilities.has_kv
-        room = self.budget.max_tokens - _ANSWER_TOKENS - self._tools_tokens(only_drops)
+        outside = list(back.candidates)
         text = prompt("review_again" if only_drops else "review")
+        keeping = f" {prompt('review_precision')}" if self._precisions else ""
         offered = list(ranked[: MAX_ROWS_KV if has_kv else MAX_ROWS])
         # Offering much more than is needed would leave it to chance what goes.
         while len(offered) > _MIN_ROWS and _tokens(offered[:-1]) > 2 * need:
@@ -115,16 +133,30 @@ class FreeCalls:
         while offered:
             in_order = sorted(offered, key=lambda offer: (offer[0].segment.place, offer[0].id))
             rows = "\n".join(quoted_row(candidate) for candidate, _ in in_order)
-            asked = complaint + text.format(need=need, rows=rows)
+            returning = _returning(outside, back.max_tokens)
+            asked = complaint + text.format(
+                need=need, rows=rows, keeping=keeping, outside=returning
+            )
             key = f"review:{int(only_drops)}{'!' if complaint else ''}"
             parts = [Part(key, (Message("user", asked),))]
+            spent = _ANSWER_TOKENS + self._tools_tokens(only_drops, outside)
+            added = spent + self.model.count_tokens(parts[0])
+            if outside and added > self.budget.max_tokens - self.budget.warn_tokens:
+                # A dozen rows free something; more of them would leave no room to look outside.
+                (offered if len(offered) > MAX_ROWS else outside).pop()
+                continue
             if has_kv:
                 # They are in its cache: showing them costs no forward.
                 parts[:0] = [Part(one.id, one.segment.messages) for one, _ in in_order]
-            if sum(map(self.model.count_tokens, parts)) <= room:
-                return parts, in_order
-            offered.pop()
-        return [], []
+            if sum(map(self.model.count_tokens, parts)) <= self.budget.max_tokens - spent:
+                return parts, in_order, tuple(outside)
+            (outside or offered).pop()
+        return [], [], ()
+
+    @property
+    def _precisions(self) -> tuple[Precision, ...]:
+        """At which segments may be kept."""
+        return PRECISIONS if self.model.capabilities.has_kv else ()
 
     @property
     def _calls_tools(self) -> bool:
@@ -132,17 +164,24 @@ class FreeCalls:
         can = self.model.capabilities
         return can.calls_tools and not can.has_logits
 
-    def _tools_tokens(self, only_drops: bool) -> int:
+    def _tools_tokens(self, only_drops: bool, outside: Sequence[Candidate]) -> int:
         if not self._calls_tools:
             return 0
-        none = ReviewTools((), alternatives={}, maker="", max_tokens_freed=0)
-        return self.model.count_tools(_described(none, only_drops))
+        none = ReviewTools(
+            (),
+            alternatives={},
+            maker="",
+            max_tokens_freed=0,
+            precisions=self._precisions,
+            outside=outside,
+        )
+        return self.model.count_tools(none.described(_names(only_drops, outside)))
 
     def _answer(
         self, tools: ReviewTools, parts: Sequence[Part], only_drops: bool, deadline: float
     ) -> str:
         """The model's calls as JSON text."""
-        names = _names(only_drops)
+        names = _names(only_drops, tools.outside)
         options = Options(
             max_new_tokens=_ANSWER_TOKENS,
             max_tokens=self.budget.max_tokens,
@@ -150,7 +189,7 @@ class FreeCalls:
             cancelled=lambda: self.monotonic() > deadline,
         )
         if self._calls_tools:
-            described = _described(tools, only_drops)
+            described = tools.described(names)
             completion = complete(self.model, parts, replace(options, tools=described))
             if completion.tool_calls:
                 return json.dumps(
@@ -165,12 +204,18 @@ class FreeCalls:
         return complete(self.model, parts, options).text
 
 
-def _names(only_drops: bool) -> list[str]:
-    return ["drop_segments"] if only_drops else list(REVIEW_TOOLS)
+def _names(only_drops: bool, outside: Collection[object]) -> list[str]:
+    if only_drops:
+        return ["drop_segments"]
+    return [*REVIEW_TOOLS, BRING_BACK] if outside else list(REVIEW_TOOLS)
 
 
-def _described(tools: ReviewTools, only_drops: bool) -> tuple[Tool, ...]:
-    return tuple(describe(tools.functions[name]) for name in _names(only_drops))
+def _returning(outside: Sequence[Candidate], room: int) -> str:
+    """The rows of what may be brought back; empty where there is nothing."""
+    if not outside:
+        return ""
+    rows = "\n".join(map(quoted_row, outside))
+    return "\n" + prompt("review_outside").format(room=room, rows=rows)
 
 
 def _complaint(results: Sequence[str], tools: ReviewTools) -> str:

@@ -15,6 +15,7 @@ from agentmem.decision import Decision
 from agentmem.errors import InvalidInput
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
+from agentmem.precision import Precisions
 from agentmem.quota import TurnQuota
 from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
@@ -43,6 +44,7 @@ class Ledger:
         context: that window.
         kv: the model's KV tier, where it has one.
         summarizer: None refuses to summarize.
+        precisions: what was chosen for kept segments.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class Ledger:
         *,
         kv: KVTier | None,
         summarizer: Summarize | None,
+        precisions: Precisions,
     ) -> None:
         self.turn = session.num_turns
         self.turn_key: TurnKey = self.turn
+        self._precisions = precisions
         self._archive = archive
         self._session = session
         self._context = context
@@ -95,7 +99,7 @@ class Ledger:
         start = self._context.snapshot()
         events: list[Decided] = []
         try:
-            with self._archive.write() as transaction:
+            with self._precisions.committed(), self._archive.write() as transaction:
                 for i, decision in enumerate(decisions):
                     try:
                         self._check(decision)
@@ -186,6 +190,11 @@ class Ledger:
             kept_until = self.turn + KEEP_TURNS if decision.action == "keep" else 0
             effect["kept_before"] = {str(one.segment.id): one.kept_until for one in touched}
             transaction.set_kept_until(ids, kept_until)
+            if decision.precision is not None:
+                chosen = dict.fromkeys(ids, decision.precision)
+                was_chosen = self._precisions.choose(transaction, chosen)
+                effect["precision"] = decision.precision
+                effect["precision_before"] = {str(one): was for one, was in was_chosen.items()}
             for stored in touched:
                 entry = context[stored.segment.id]
                 kept = replace(stored, kept_until=kept_until)
@@ -199,6 +208,11 @@ class Ledger:
                 context.put(unpinned, via=entry.via, until_turn=entry.until_turn)
         else:
             transaction.set_state(ids, "live")
+            if decision.action == "bring_back" and decision.source == "controller":
+                # A model that fetches something shall not lose it at the next review.
+                effect["kept_before"] = {str(one.segment.id): one.kept_until for one in touched}
+                transaction.set_kept_until(ids, self.turn + KEEP_TURNS)
+                touched = [replace(one, kept_until=self.turn + KEEP_TURNS) for one in touched]
             pinned = decision.action == "pin"
             if pinned:
                 transaction.set_pinned(ids, True)
@@ -253,6 +267,10 @@ class Ledger:
                     raise InvalidInput(f"Segment {one} is a summary: originals are summarized.")
             if decision.action == "bring_back" and inside and self._context[one].until_turn is None:
                 raise InvalidInput(f"Segment {one} is in the window already, to stay.")
+        if decision.precision is not None and self._kv is None and self._summarizer is not None:
+            raise InvalidInput(
+                "This model keeps no KV of segments: there is no precision to choose."
+            )
         if decision.action in ("bring_back", "pin"):
             for stored in self._archive.segments(decision.segment_ids):
                 if stored.segment.kind == "core_block" and stored.segment.id not in self._context:

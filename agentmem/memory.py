@@ -31,8 +31,9 @@ from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.origin import from_origin
 from agentmem.outside import Outside
 from agentmem.passages import Passages
+from agentmem.precision import Precisions, check_precision
 from agentmem.recall import Recall
-from agentmem.segment import Segment, State, refined
+from agentmem.segment import Precision, Segment, State, refined
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import Fact, SessionRow, StoredSegment
 from agentmem.undoing import Undoing
@@ -98,14 +99,24 @@ class Memory:
         self.kv = kv
         self.said_tokens = int(session.settings.get("said_tokens", 0))
         """Tokens of all messages and replies so far: what a dense cache would hold."""
+        self.warned_turn = int(session.settings.get("warned_turn", 0))
+        """The turn in which the model was told that its window is nearly full; 0 for none."""
         self.finder = Finder(archive, embedder, self.recall, self.outside)
         self.fact_keeper = FactKeeper(
             archive, self.finder.facts, self.finder.near, unread=self.outside.unread
         )
-        self.ledger = Ledger(archive, session, context, kv=kv, summarizer=summarizer)
+        self._precisions = Precisions(session, kv, self.settings)
+        self.ledger = Ledger(
+            archive,
+            session,
+            context,
+            kv=kv,
+            summarizer=summarizer,
+            precisions=self._precisions,
+        )
         self.forgetting = Forgetting(archive, session, context, kv=kv, let_go=let_go)
         self.outside.follow = self.forgetting.follow
-        self._undoing = Undoing(archive, session, context, kv=kv)
+        self._undoing = Undoing(archive, session, context, kv=kv, precisions=self._precisions)
 
         self.blocks = Blocks(archive, session, context, lambda: self.turn, self.outside)
         """Core memory: what is always in the window."""
@@ -239,9 +250,19 @@ class Memory:
             return "kept"
         return "recalled" if recalled else ""
 
-    def keep(self, *segment_ids: int) -> Decided:
-        """Do not offer these segments to a review for a while."""
-        return self._by_user("keep", segment_ids)
+    def keep(self, *segment_ids: int, precision: Precision | None = None) -> Decided:
+        """Do not offer these segments to a review for a while.
+
+        Args:
+            precision: store their keys and values so from the next turn on, whatever the format of
+                the session. Fewer bits are made of those there are; for more the text is read
+                again in that turn. It saves bytes where segments fill pages of 16 tokens of their
+                own: formats share none. None leaves them as they are.
+
+        Raises:
+            InvalidInput: there is no such precision, or the model keeps no KV of segments.
+        """
+        return self._by_user("keep", segment_ids, check_precision(precision))
 
     def pin(self, *segment_ids: int) -> Decided:
         """Hold these segments in the window whatever happens."""
@@ -263,11 +284,14 @@ class Memory:
         """Bring these segments back to their place in the window."""
         return self._by_user("bring_back", segment_ids)
 
-    def _by_user(self, action: Action, segment_ids: Sequence[int]) -> Decided:
+    def _by_user(
+        self, action: Action, segment_ids: Sequence[int], precision: Precision | None = None
+    ) -> Decided:
         if not segment_ids:
             raise InvalidInput(f"Name at least one segment to {action.replace('_', ' ')}.")
         self.archive.segments(segment_ids)
-        with self.outside.act(action, segment_ids):
+        given = [*segment_ids, {"precision": precision}] if precision else segment_ids
+        with self.outside.act(action, given):
             known = {candidate.id: candidate for candidate in self.candidates()}
             return self.ledger.apply(
                 Decision(
@@ -277,6 +301,7 @@ class Memory:
                     reason="The user asked for it.",
                     maker="user",
                     evidence={one: known[one].evidence() for one in segment_ids if one in known},
+                    precision=precision,
                 )
             )
 
@@ -363,6 +388,17 @@ class Memory:
             turn=self.turn,
             lifetime_turns=self.recall.lifetime_turns,
         )
+
+    def settings(self) -> dict[str, Any]:
+        """What the session's row says of it now."""
+        return {
+            **self.session.settings,
+            "said_tokens": self.said_tokens,
+            "warned_turn": self.warned_turn,
+            "precisions": self._precisions.to_json(),
+            "budget": self.context.budget.max_tokens,
+            "tokens_per_estimate": self.context.tokens_per_estimate,
+        }
 
     def stats(self) -> dict[str, Any]:
         """Counts, tokens and bytes of this session; `store_bytes` are the whole database's."""

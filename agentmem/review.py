@@ -5,7 +5,8 @@ leaves before anything else only where message and reply would not fit (it costs
 back). A ladder, each rung of which only adds to the one before: the controller decides, its policy
 finishes. What was decided need not be what could be carried out: the policy is asked again for what
 is still over the target, then also for what was to be kept for a while, then the oldest go; and
-more where message and reply would still not fit.
+more where message and reply would still not fit. A model that can save what matters is
+told first, and given a turn for it where there is room.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from agentmem.events import Decided
 from agentmem.memory import Memory
 from agentmem.policies.base import SegmentPolicy
 from agentmem.policies.window import WindowPolicy
+from agentmem.pressure import Pressure
 from agentmem.recollection import Recollection
+from agentmem.returning import outside_window
 
 
 @dataclass(frozen=True)
@@ -33,28 +36,44 @@ class Review:
         memory: with the window.
         controller: decides, its policy finishes.
         recollection: lets recalled segments go.
+        pressure: tells a model with memory tools; None where there is none.
     """
 
     memory: Memory
     controller: Controller
     recollection: Recollection
+    pressure: Pressure | None = None
 
-    def run(self, incoming: int, vector: NDArray[np.float32] | None) -> Iterator[Decided]:
+    def run(
+        self,
+        incoming: int,
+        vector: NDArray[np.float32] | None,
+        *,
+        text: str = "",
+        may_wait: bool = True,
+    ) -> Iterator[Decided]:
         """Free the window if it is over the warning line or a message would not fit.
 
         Args:
             incoming: tokens of the message that is about to enter.
-            vector: its embedding.
+            vector: its embedding, or that of the user's newest message.
+            text: that message.
+            may_wait: the model can be told first: it is asked in this turn, and can call tools.
         """
         if not self.due(incoming):
             return
         memory = self.memory
         if self.must_free(incoming) > 0:
             self.recollection.make_room(self.must_free(incoming))
-        if not self.due(incoming):
+        if not self.due(incoming) or (may_wait and self._waits(incoming)):
             return
+        if self.pressure is not None:
+            self.pressure.withdraw()
+        asks_freely = self.controller.model is not None
         verdict = self.controller.review(
-            self._candidates(vector), fixed_tokens=memory.context.fixed_tokens
+            self._candidates(vector),
+            fixed_tokens=memory.context.fixed_tokens,
+            outside=outside_window(memory, text, vector) if asks_freely else (),
         )
         yield from memory.ledger.apply_all(verdict.decisions, verdict.cost())
         policy = self.controller.policy
@@ -67,6 +86,22 @@ class Review:
                 refusal.action, refusal.segment_ids, "controller", tool_call=refusal.tool_call
             )
             yield memory.ledger.refuse(decision, refusal.reason)
+        budget = memory.context.budget
+        if self.pressure is not None and memory.context.own_tokens <= budget.target_tokens:
+            self.pressure.ended()
+
+    def _waits(self, incoming: int) -> bool:
+        """Whether the model is told in this turn, and everything fits until the next."""
+        if self.pressure is None or not self.pressure.may_tell:
+            return False
+        self.pressure.tell()
+        if self.must_free(incoming) > 0:
+            self.recollection.make_room(self.must_free(incoming))
+        if self.must_free(incoming) > 0:
+            self.pressure.withdraw()
+            return False
+        self.pressure.told()
+        return True
 
     def due(self, incoming: int) -> bool:
         """Whether the window must be reviewed before so many tokens enter."""

@@ -66,7 +66,10 @@ def _arguments(name: str, given: Any) -> str:
     ids = _whole_numbers(listed)
     if ids is None:
         return json.dumps(given if isinstance(given, dict) else {expected: listed})
-    return json.dumps({expected: ids[0] if name == "pin_segment" and len(ids) == 1 else ids})
+    made: dict[str, Any] = {expected: ids[0] if name == "pin_segment" and len(ids) == 1 else ids}
+    if name == "keep_segments" and isinstance(given, dict) and "precision" in given:
+        made["precision"] = given["precision"]
+    return json.dumps(made)
 
 
 def _whole_numbers(value: Any) -> list[int] | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
 Kind = Literal[
@@ -28,6 +28,10 @@ Kind = Literal[
 ]
 State = Literal["live", "compressed", "parked", "archived", "summarized", "forgotten"]
 Origin = Literal["system", "user", "assistant", "tool", "import", "summary"]
+Precision = Literal["dense", "q8", "fp8", "q4", "binary"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""Formats that a segment's keys and values may be stored in, whatever the others have: those that
+need no calibration."""
 
 
 class Trust(IntEnum):

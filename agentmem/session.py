@@ -27,6 +27,7 @@ from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
 from agentmem.models.base import ChatModel, Completion, Options, complete
 from agentmem.pinning import StandingPins
+from agentmem.pressure import Pressure
 from agentmem.recollection import Recollection
 from agentmem.review import Review
 from agentmem.segment import Message, Segment
@@ -74,7 +75,8 @@ class Session:
         self.generation = generation
         self.usage = Usage(budget=memory.context.budget.max_tokens)
         self._recollection = recollection
-        self._review = Review(memory, controller, recollection)
+        pressure = Pressure(memory) if memory_tools is not None else None
+        self._review = Review(memory, controller, recollection, pressure)
         functions = [*tools, *(memory_tools.functions if memory_tools is not None else ())]
         by_name = {function.__name__: function for function in functions}
         if len(by_name) < len(functions):
@@ -175,8 +177,9 @@ class Session:
         ledger = self.memory.ledger
         ledger.turn = max(ledger.turn, current.row.number)
         ledger.turn_key = current.key
-        yield from self._prepare(current)
+        current.given = reply is not None
         try:
+            yield from self._prepare(current)
             if reply is not None:
                 completion = self._observe(current, normalize_text(reply))
             else:
@@ -188,6 +191,8 @@ class Session:
                 self._commit(current, Completion(partial, "interrupted"))
                 self._pin(current)
             raise
+        finally:
+            self.context.notice = None
         answered = self._commit(current, completion)
         yield from self._pin(current)
         yield answered
@@ -272,7 +277,12 @@ class Session:
         self.memory.finder.embed_pending(known={user.segment.id: current.vector} if whole else None)
         current.seconds["recall"] += time.monotonic() - started
         started = time.monotonic()
-        yield from self._review.run(context.count(user.segment), current.vector)
+        yield from self._review.run(
+            context.count(user.segment),
+            current.vector,
+            text=current.row.text,
+            may_wait=not current.given,
+        )
         current.seconds["controller"] += time.monotonic() - started
         started = time.monotonic()
         back = self._recollection.bring_back(user, current.row.text, current.vector)
@@ -326,13 +336,7 @@ class Session:
                     child = replace(part, parents=(segment.id,))
                     transaction.add_segment(session.id, current.row.number, child, state="archived")
             transaction.set_window(session.id, window)
-            settings = {
-                **session.settings,
-                "said_tokens": memory.said_tokens,
-                "budget": self.budget.max_tokens,
-                "tokens_per_estimate": self.context.tokens_per_estimate,
-            }
-            transaction.set_session_settings(session.id, settings)
+            transaction.set_session_settings(session.id, memory.settings())
             transaction.answer_turn(
                 current.row.id, {"text": text, "finish_reason": completion.finish_reason}
             )

@@ -146,7 +146,7 @@ class ToolLoop:
                 part_tokens=self._memory.context.budget.part_tokens,
                 count=self._memory.context.count,
             )
-            if not (yield from self._enter(turn, said)):
+            if not (yield from self._enter(turn, said, may_wait=not over)):
                 over = over or "the window has no room for the results"
         if over and not completion.text.strip() and completion.finish_reason != "interrupted":
             text = f"I found no answer: {over}."
@@ -169,10 +169,13 @@ class ToolLoop:
         result = run(call, self._functions)
         return replace(result, text=normalize_text(result.text))
 
-    def _enter(self, turn: Turn, said: Exchange) -> Generator[Event, None, bool]:
+    def _enter(self, turn: Turn, said: Exchange, *, may_wait: bool) -> Generator[Event, None, bool]:
         """Store calls and results whole, and put them into the window where they fit.
 
         The window is reviewed and results are cut there so that they fit; False where they cannot.
+
+        Args:
+            may_wait: the model may call tools once more: a review may wait for that.
         """
         context, memory = self._memory.context, self._memory
         memory.forgetting.follow()
@@ -182,7 +185,12 @@ class ToolLoop:
         longest = most = 4 * context.budget.message_tokens
         document = said.cut_to(longest)
         tokens = context.count(document.stub)
-        yield from self._review.run(min(tokens, context.longest_message), turn.vector)
+        yield from self._review.run(
+            min(tokens, context.longest_message),
+            turn.vector,
+            text=turn.row.text,
+            may_wait=may_wait and tokens <= context.longest_message,
+        )
         while not (fits := self._review.must_free(context.count(document.stub)) <= 0):
             if longest < _SHORTEST_RESULT_CHARS:
                 document = said.cut_to(most)

@@ -52,6 +52,7 @@ class Turn:
         key: what the caller calls it.
         user: the user's message.
         vector: its embedding, once there is one.
+        given: its reply is known already: nothing is asked of the model.
         pieces: what was said so far of the reply.
         peak_tokens: most tokens any generation attended to.
         seconds: wall-clock per stage.
@@ -61,6 +62,7 @@ class Turn:
     key: TurnKey
     user: StoredSegment
     vector: NDArray[np.float32] | None = None
+    given: bool = False
     pieces: list[str] = field(default_factory=list)
     peak_tokens: int = 0
     seconds: dict[str, float] = field(

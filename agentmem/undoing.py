@@ -9,6 +9,7 @@ from agentmem.decision import Action, Decision
 from agentmem.errors import InvalidInput, UndoBlocked
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
+from agentmem.precision import Precisions
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import DecisionRow, SessionRow, WindowEntry
 from agentmem.window import load_window, read_again
@@ -32,15 +33,23 @@ class Undoing:
         session: whose decisions.
         context: its window.
         kv: the model's KV tier, where it has one.
+        precisions: what was chosen for kept segments.
     """
 
     def __init__(
-        self, archive: Archive, session: SessionRow, context: Context, *, kv: KVTier | None
+        self,
+        archive: Archive,
+        session: SessionRow,
+        context: Context,
+        *,
+        kv: KVTier | None,
+        precisions: Precisions,
     ) -> None:
         self._archive = archive
         self._session = session
         self._context = context
         self._kv = kv
+        self._precisions = precisions
 
     def undo(self, decision_id: int | None, turn: int, turn_key: TurnKey) -> Decided:
         """Take a decision back: the last one of this session, or the one named.
@@ -78,7 +87,7 @@ class Undoing:
             maker="user",
         )
         touched = self._archive.segments(ids)
-        with self._archive.write() as transaction:
+        with self._precisions.committed(), self._archive.write() as transaction:
             for one in ids:
                 state, pinned = row.states_before[one]
                 if state == "live":
@@ -89,6 +98,10 @@ class Undoing:
             for one, kept_until in row.effect.get("kept_before", {}).items():
                 if int(one) in ids:
                     transaction.set_kept_until([int(one)], kept_until)
+            was_chosen = row.effect.get("precision_before", {})
+            if was_chosen:
+                chosen = {int(one): was for one, was in was_chosen.items() if int(one) in ids}
+                self._precisions.choose(transaction, chosen)
             if "summary_id" in row.effect:
                 summary = self._archive.existing([row.effect["summary_id"]])
                 transaction.leave(self._session.id, summary, "archived")

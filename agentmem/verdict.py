@@ -30,6 +30,9 @@ class Verdict:
         judged: segments whose worth was read off the model's logits.
         seconds: wall-clock of the whole review.
         raw: what the model answered, verbatim.
+        outside: segments outside the window that the model was shown.
+        returns: the model's decisions to bring back, which are applied once others have left.
+        tokens_returned: of what is brought back.
     """
 
     candidates: Sequence[Candidate] = ()
@@ -41,6 +44,9 @@ class Verdict:
     judged: int = 0
     seconds: float = 0.0
     raw: list[str] = field(default_factory=list)
+    outside: Sequence[Candidate] = ()
+    returns: list[Decision] = field(default_factory=list)
+    tokens_returned: int = 0
 
     @property
     def inputs(self) -> str:
@@ -49,6 +55,7 @@ class Verdict:
             [c.id, c.pinned, c.protected, c.evidence() if c.movable else c.num_tokens]
             for c in self.candidates
         ]
+        facts += [[c.id, c.evidence()] for c in self.outside]
         payload = json.dumps([self.target, facts], sort_keys=True)
         return hashlib.sha256(payload.encode()).hexdigest()[:16]
 
@@ -57,12 +64,16 @@ class Verdict:
         self.calls += 1
         self.raw.append(answer)
         self.decisions += tools.decisions
+        self.returns += tools.returns
+        self.tokens_returned += tools.tokens_returned
         self.refusals += tools.refusals
 
     def cost(self) -> dict[str, Any]:
         """For the log of decisions, as plain JSON: what was seen, answered, and came of it."""
         offered = [candidate for candidate in self.candidates if candidate.movable]
+        shown = {"outside": [candidate.id for candidate in self.outside]} if self.outside else {}
         return {
+            **shown,
             "calls": self.calls,
             "judged": self.judged,
             "seconds": round(self.seconds, 3),

@@ -90,6 +90,7 @@ def decision_to_json(decision: Decision) -> str:
             "evidence": {str(key): dict(value) for key, value in decision.evidence.items()},
             "alternative": decision.alternative,
             "tool_call": decision.tool_call,
+            "precision": decision.precision,
         },
         "A decision",
     )
@@ -108,6 +109,8 @@ def decision_from_json(text: str) -> Decision:
             evidence={int(key): value for key, value in data["evidence"].items()},
             alternative=data["alternative"],
             tool_call=data["tool_call"],
+            # Stores of older agentmem have none.
+            precision=data.get("precision"),
         )
 
 

@@ -45,6 +45,11 @@ class Places:
         self._host = tuple(arena.in_host_memory() for arena in arenas)
         self._clock = 0
 
+    def add(self, arena: PageArena) -> None:
+        """Take in one more format: an arena on the device, still empty."""
+        self._device += (arena,)
+        self._host += (arena.in_host_memory(),)
+
     @property
     def arenas(self) -> tuple[PageArena, ...]:
         """All arenas, those on the device first."""

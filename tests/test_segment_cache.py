@@ -310,11 +310,14 @@ def test_a_record_of_another_model_is_refused_and_of_the_same_weights_is_not(
         stranger.detach()
 
 
-def test_a_packed_record_is_refused_by_a_dense_cache(attached: AttachedModel) -> None:
+@pytest.mark.parametrize("format", ["klt2:0123456789ab", "q4:k4v4", "q9"])
+def test_a_record_in_a_format_of_other_parameters_is_refused(
+    attached: AttachedModel, format: str
+) -> None:
     packed = filled(attached, format="q8")
     packed.compress(1)
-    with pytest.raises(Unsupported, match="q8"):
-        SegmentCache(attached).restore(1, 0, packed.park(1))
+    with pytest.raises(Unsupported, match=format):
+        SegmentCache(attached).restore(1, 0, replace(packed.park(1), format=format))
 
 
 def test_a_damaged_record_is_refused(attached: AttachedModel) -> None:

@@ -22,6 +22,7 @@ from agentmem.models.base import (
     Tool,
     tools_part,
 )
+from agentmem.segment import Precision
 from agentmem.tools import DescribedTool, describe, in_words, invoke
 
 if TYPE_CHECKING:
@@ -149,6 +150,10 @@ class RecordingKV:
             self._recorder.note("attention", *mapping_changes(self._attention, observed))
             self._attention = observed
         return observed
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """Store the part at this precision."""
+        self._kv.keep_as(key, precision)
 
     def forget(self, key: PartKey) -> None:
         """Delete the part's KV wherever it lives."""

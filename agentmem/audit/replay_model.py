@@ -33,7 +33,7 @@ from agentmem.models.base import (
     Tool,
     tools_part,
 )
-from agentmem.segment import State
+from agentmem.segment import Precision, State
 
 
 class ReplayModel(ChatModel):
@@ -136,6 +136,9 @@ class ReplayKV:
         """What was observed."""
         change_mapping(self._attention, *self._outside.log.take("attention")[1:])
         return dict(self._attention)
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """There is nothing to store."""
 
     def forget(self, key: PartKey) -> None:
         """There is nothing to delete."""

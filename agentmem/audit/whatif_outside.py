@@ -35,6 +35,7 @@ from agentmem.models.base import (
     PartKey,
     estimate_tokens,
 )
+from agentmem.segment import Precision
 from agentmem.storage.archive import (
     Archive,
     Counters,
@@ -183,6 +184,9 @@ class WhatIfKV:
     def attention(self) -> Mapping[PartKey, float]:
         """What was observed by this turn."""
         return self._outside.attention
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """There is nothing to store."""
 
     def forget(self, key: PartKey) -> None:
         """There is nothing to delete."""

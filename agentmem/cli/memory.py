@@ -13,6 +13,7 @@ import typer
 from agentmem.cli import options
 from agentmem.cli.sessions import confirm
 from agentmem.errors import InvalidInput
+from agentmem.segment import PRECISIONS
 
 SegmentId = Annotated[int, typer.Argument(metavar="SEGMENT", min=1, show_default=False)]
 Origin = Annotated[
@@ -21,6 +22,15 @@ Origin = Annotated[
         "--origin",
         metavar="ORIGIN",
         help="user, assistant, tool, import or summary; tool:NAME, import:NAME or import:HASH.",
+        show_default=False,
+    ),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="FORMAT",
+        help=f"Store keys and values as {', '.join(PRECISIONS)} from the next turn on.",
         show_default=False,
     ),
 ]
@@ -127,13 +137,14 @@ def decisions(
 
 def keep(
     segments: SegmentIds,
+    precision: Precision = None,
     session: options.Session = None,
     store: options.Store = None,
     user: options.User = None,
     as_json: options.Json = False,
 ) -> None:
     """Do not offer segments to the controller for a while."""
-    _decide("keep", segments, store, user, session, as_json)
+    _decide("keep", segments, store, user, session, as_json, precision=precision)
 
 
 def pin(
@@ -256,11 +267,12 @@ def _decide(
     user: str | None,
     session: str | None,
     as_json: bool,
+    **more: Any,
 ) -> None:
     from agentmem.cli import render
 
     with options.open_memory(store, user, session) as memory:
-        decided = getattr(memory, action)(*ids)
+        decided = getattr(memory, action)(*ids, **more)
     if as_json:
         render.write_json(decided.to_dict())
     else:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentmem.errors import Unsupported
-from agentmem.segment import Message, State, ToolCall
+from agentmem.segment import Message, Precision, State, ToolCall
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,6 +169,14 @@ class KVTier(Protocol):
 
         Mean over all but the first two layers, attention sinks excluded. Keys without an
         observation are absent.
+        """
+        ...
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """Store the part at this precision from the next prompt on; None is the tier's own.
+
+        Less is made of what there is. For more the part is read again in the next prompt, and sees
+        what stands before it then.
         """
         ...
 

@@ -69,34 +69,39 @@ def packed_pages(
     block: Block,
     first_slot: int,
 ) -> list[Tensor]:
-    """A block's tokens as pages of an arena of another format, for each layer.
+    """A block's tokens as pages of an arena of a smaller format, for each layer.
 
     Args:
         layers: of the cache.
         arena: whose format to encode in.
         frequencies: the distinct ones of the model's layers.
-        block: begins in slot 0 of its first page; it may lie in host memory.
+        block: it may lie in host memory.
         first_slot: where its tokens are to begin instead.
     """
-    num_tokens, device = block.num_tokens, arena.device
+    num_tokens, old_slot, device = block.num_tokens, block.first_slot, arena.device
     phases = phases_of(len(block.rows), device)
     new_phases = phases_of(num_pages_for(num_tokens, first_slot), device)
     tokens = torch.arange(num_tokens, device=device)
     # Keys that begin in another slot have other offsets in their stretches.
-    shifts = (first_slot + tokens) % STRETCH_TOKENS - tokens % STRETCH_TOKENS
+    shifts = (first_slot + tokens) % STRETCH_TOKENS - (old_slot + tokens) % STRETCH_TOKENS
     turns = [unit_rotations(shifts, one) for one in frequencies]
-    dense, codecs = block.arena.load(block), block.arena.codecs
+    loaded, codecs = block.arena.load(block), block.arena.codecs
+    # Dense layers read each other's pages; packed ones have codebooks and centers of their own.
+    most = 1 if block.arena.shares_pages else max(1, _TURNED_TOKENS // num_tokens)
     encoded = []
-    for alike in _alike(layers, codecs, max(1, _TURNED_TOKENS // num_tokens)):
-        pages = torch.stack([dense[layer.index] for layer in alike]).to(device)
+    for alike in _alike(layers, codecs, most):
+        pages = torch.stack([loaded[layer.index] for layer in alike]).to(device)
+        if pages.shape[1] < len(phases):
+            # A ring: the last tokens lie before the first.
+            pages = torch.cat((pages, pages[:, :1]), 1)
         keys, values = codecs[alike[0].index].decode(pages.flatten(0, 1), phases.repeat(len(alike)))
         # (layers, pages, heads, 16, channels)
         both = [states.view(*pages.shape[:2], *states.shape[1:]) for states in (keys, values)]
-        if first_slot:
+        if first_slot != old_slot:
             # All layers' heads side by side.
+            mine = slice(old_slot, old_slot + num_tokens)
             keys, values = (
-                states.transpose(1, 2).flatten(0, 1).flatten(1, 2)[:, :num_tokens]
-                for states in both
+                states.transpose(1, 2).flatten(0, 1).flatten(1, 2)[:, mine] for states in both
             )
             keys = as_channels(ordered_pairs(keys) * turns[alike[0].group])
             padded = [pad_to_pages(states, first_slot) for states in (keys, values)]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import TypeGuard
 
+from agentmem.errors import Unsupported
 from agentmem.models.base import KVUsage, PartKey
 from agentmem.models.segment_cache import SegmentCache
 from agentmem.models.segment_window import SegmentWindow
-from agentmem.segment import State
+from agentmem.segment import Precision, State
 from agentmem.storage.kv_disk import KVDisk
 from agentmem.storage.kv_manifest import Manifest, SavedRecord
+
+logger = logging.getLogger(__name__)
 
 
 class LocalKV:
@@ -54,6 +58,13 @@ class LocalKV:
         """Attention mass per token each part received from the queries of the last turns."""
         mass = self._cache.attention_mass()
         return {key: value for key, value in mass.items() if is_part(key)}
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """Store the part at this precision from the next prompt on; None is the tier's own."""
+        try:
+            self._cache.keep_as(key, precision)
+        except Unsupported as error:
+            logger.warning("Part %r is kept as every other: %s", key, error)
 
     def forget(self, key: PartKey) -> None:
         """Delete the part's KV wherever it lives."""

@@ -1,7 +1,8 @@
 """Which segments are in a window, in which pages, and what they take: read, not changed.
 
 Residents lie dense or packed, each format in an arena of its own; what the device has no room for
-lies in host memory, in the window all the same (see kv_places.py).
+lies in host memory, in the window all the same (see kv_places.py). A segment may be kept in another
+format than the cache's: a smaller one is made of what there is, a larger one needs a forward.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from agentmem.models.attached import AttachedModel
 from agentmem.models.kv_formats import make_format
 from agentmem.models.kv_tail import TailCache, plain_tensors
 from agentmem.models.kv_window import Resident, WindowView
+from agentmem.segment import Precision
 from agentmem.storage.kv_arena import PageArena
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_places import Places
@@ -55,12 +57,39 @@ class ResidentCache(TailCache):
                 else PageArena(make_format(format, attached), attached.shapes, self._device)
             )
             self._places = Places(tuple(dict.fromkeys((self._dense, self._packed))), kv_bytes)
+        self._arenas = {"dense": self._dense, format: self._packed}
+        """By the format's name in `kv_formats`; shared with forks."""
+        self._precisions: dict[Hashable, Precision] = {}
         self._view: WindowView | None = None
 
     @property
     def packed_format(self) -> str:
         """Of what `compress` packs into, with its parameters: equal names read each other."""
         return self._packed.format.name
+
+    def keep_as(self, key: Hashable, precision: Precision | None) -> None:
+        """Say which format a segment is to be packed into; None is the cache's own.
+
+        Where it lies in a larger one by then, `compress` packs it anew; where it lies in a smaller
+        one, it is among `too_coarse`. Two formats of one size are as good as each other.
+
+        Raises:
+            Unsupported: the format cannot hold the model's layers.
+        """
+        if precision is None:
+            self._precisions.pop(key, None)
+        else:
+            self._arena(precision)
+            self._precisions[key] = precision
+
+    @property
+    def too_coarse(self) -> tuple[Hashable, ...]:
+        """Segments in the window of which less is left than there should be: to be read anew."""
+        return tuple(
+            key
+            for key, resident in self._residents.items()
+            if resident.block.arena.page_nbytes < self._wanted(key).page_nbytes
+        )
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
@@ -129,7 +158,20 @@ class ResidentCache(TailCache):
             raise SegmentNotFound(f"No segment {key!r} in the window.")
         return resident
 
-    def _first_slot(self, resident: Resident) -> int:
+    def _arena(self, name: str) -> PageArena:
+        """Where segments of a format lie on the device."""
+        if name not in self._arenas:
+            with plain_tensors():
+                shapes = self.attached.shapes
+                arena = PageArena(make_format(name, self.attached), shapes, self._device)
+            self._places.add(arena)
+            self._arenas[name] = arena
+        return self._arenas[name]
+
+    def _wanted(self, key: Hashable) -> PageArena:
+        return self._arena(self._precisions.get(key, self.format))
+
+    def _first_slot(self, resident: Resident, arena: PageArena) -> int:
         """Where a segment is to begin in its first page: where the one before it ends.
 
         A function of the window alone, not of what lies where in memory: keys are rounded in
@@ -138,7 +180,7 @@ class ResidentCache(TailCache):
         before = [
             other
             for other in self._residents.values()
-            if other.block.arena.format is self._packed.format and other.start < resident.start
+            if other.block.arena.format is arena.format and other.start < resident.start
         ]
         last = max(before, key=lambda other: other.start, default=None)
         return 0 if last is None else (last.block.first_slot + last.num_tokens) % PAGE_TOKENS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agentmem.errors import InvalidInput
 from agentmem.models.base import KVUsage, Part, PartKey
-from agentmem.segment import State
+from agentmem.segment import Precision, State
 
 BYTES_PER_TOKEN = 64
 
@@ -27,6 +27,8 @@ class ScriptedKV:
         self._parts: dict[PartKey, Part] = {}
         self._window: tuple[PartKey, ...] = ()
         self._attention: dict[PartKey, float] = {}
+        self.precisions: dict[PartKey, Precision] = {}
+        """Of parts that are to be stored otherwise than the rest."""
 
     @property
     def dense_bytes_per_token(self) -> int:
@@ -72,6 +74,13 @@ class ScriptedKV:
     def set_attention(self, attention: Mapping[PartKey, float]) -> None:
         """Decide what `attention` tells from now on."""
         self._attention = dict(attention)
+
+    def keep_as(self, key: PartKey, precision: Precision | None) -> None:
+        """Note at which precision the part would be stored."""
+        if precision is None:
+            self.precisions.pop(key, None)
+        else:
+            self.precisions[key] = precision
 
     def forget(self, key: PartKey) -> None:
         """Let a part go, wherever it is."""

@@ -20,7 +20,8 @@ from agentmem.models.kv_encoding import packed_pages, tail_pages
 from agentmem.models.kv_tail import plain_tensors
 from agentmem.models.kv_window import Resident
 from agentmem.models.resident_cache import ResidentCache
-from agentmem.storage.kv_arena import Block
+from agentmem.segment import PRECISIONS
+from agentmem.storage.kv_arena import Block, PageArena
 from agentmem.storage.kv_copies import to_host
 from agentmem.storage.kv_parking import Parking
 from agentmem.storage.kv_places import with_room
@@ -204,20 +205,20 @@ class SegmentCache(ResidentCache):
         self._view = None
 
     def compress(self, key: Hashable) -> bool:
-        """Pack a live segment into the cache's format, in place.
+        """Pack a segment into the format it is to be kept in, in place.
 
         Returns:
-            Whether it was packed now: False where it is packed already or the format is dense.
+            Whether it was packed now: False where it takes no more than that format already.
 
         Raises:
             DeviceFull: there is no memory for the packed pages.
         """
         resident = self._resident(key)
-        packed = self._packed
-        if resident.block.arena.format is packed.format:
+        packed = self._wanted(key)
+        if resident.block.arena.page_nbytes <= packed.page_nbytes:
             return False
         self._collect()
-        first_slot = self._first_slot(resident) if packed.shares_pages else 0
+        first_slot = self._first_slot(resident, packed) if packed.shares_pages else 0
 
         def pack() -> Block:
             with plain_tensors():
@@ -314,6 +315,7 @@ class SegmentCache(ResidentCache):
         other = SegmentCache(self.attached, parking=parking)
         other.format = self.format
         other._dense, other._packed, other._places = self._dense, self._packed, self._places
+        other._arenas, other._precisions = self._arenas, dict(self._precisions)
         return other
 
     def _record(self, key: Hashable) -> KVRecord:
@@ -322,9 +324,16 @@ class SegmentCache(ResidentCache):
             raise SegmentNotFound(f"No segment {key!r} in the window or parked.")
         return record
 
+    def _arena_of(self, record: KVRecord) -> PageArena:
+        """Where a record belongs: its format may be one that no segment here has yet."""
+        for arena in self._arenas.values():
+            if arena.format.name == record.format:
+                return arena
+        name = record.format.partition(":")[0]
+        return self._arena(name) if name in PRECISIONS else self._dense
+
     def _load(self, record: KVRecord) -> Block:
-        is_packed = record.format == self._packed.format.name
-        arena = self._packed if is_packed else self._dense
+        arena = self._arena_of(record)
         record.check(self.attached.fingerprint, arena)
 
         def load() -> Block:

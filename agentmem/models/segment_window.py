@@ -1,8 +1,9 @@
 """A window whose parts keep their KV: prompts are reconciled with a segment cache, part by part.
 
-Parts that stay are not read again; parts that leave are parked, or dropped where they were only
-passing through; parked ones come back without a forward; unknown ones are read at their place. The
-last reply waits in the cache's open tail until a part adopts it.
+Parts that stay are not read again, unless they are to be kept more precisely; parts that leave are
+parked, or dropped where they were only passing through; parked ones come back without a forward;
+unknown ones are read at their place. The last reply waits in the cache's open tail until a part
+adopts it.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class SegmentWindow:
             position += len(entry.token_ids)
         self._place(starts)
         if not self._is_fork:
+            for key in cache.too_coarse:
+                cache.drop(key)
             self._pack(entries)
         return self._read_missing(entries, starts, list(header_ids), read)
 
