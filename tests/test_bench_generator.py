@@ -7,6 +7,7 @@ from collections import Counter
 from functools import cache
 
 import pytest
+import Stemmer
 
 from agentmem.bench.attributes import ATTRIBUTES, OWNERS, STATEMENTS, WORDINGS, WORDS
 from agentmem.bench.conversation import Conversation, contains
@@ -14,12 +15,26 @@ from agentmem.bench.generator import generate
 from agentmem.bench.phrases import GRAMMAR
 from agentmem.bench.scoring import (
     check_difficulty,
-    content_stems,
     exact,
     window_share,
 )
 from agentmem.bench.small_talk import PHRASES
 from agentmem.errors import InvalidInput
+
+STOP_WORDS = frozenset(
+    "a about after am an and any are as at be been before but by can could did do does for from "
+    "get had has have he her him his how i if in into is it its just me my no not of off on or our "
+    "please she should so than that the their them then there these they this those to under up "
+    "used was we were what when where which who whom whose why will with would you your".split()
+)
+
+_STEMMER = Stemmer.Stemmer("english")
+
+
+def content_stems(text: str) -> set[str]:
+    """Stems of the words that carry meaning."""
+    words = re.findall(r"[^\W_]+", text.casefold())
+    return set(_STEMMER.stemWords([w for w in words if w not in STOP_WORDS and w != "s"]))
 
 
 def count_tokens(text: str) -> int:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agentmem.cli import piped
 from agentmem.cli.piped import Turn, parse_line, read_lines
 from agentmem.errors import InvalidInput
+from tests.cli_run import SCRIPTED, run_cli
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,20 @@ def test_a_malformed_turn_is_a_typed_error_that_shows_what_is_right(line: str, w
         parse_line(line)
     assert words in str(caught.value)
     assert '{"turn": ID, "text": "..."}' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [('{"turn": "b"}', "b"), ('{"turn": 7, "text": 1}', 7), ('{"turn": [1]}', None),
+     ('{"turn": true}', None), ('{"turn": 7', None), ('{"text": 1}', None)],
+)  # fmt: skip
+def test_the_fault_of_a_turn_names_it_where_it_can_be_read(
+    line: str, key: int | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SCRIPTED.items():
+        monkeypatch.setenv(name, value)
+    (error,) = run_cli("chat", "--json", stdin=line + "\n").of_type("error")
+    assert error.get("turn") == key and error["code"] == "InvalidInput"
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="\n")))

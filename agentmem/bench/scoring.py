@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-
-import Stemmer
 
 from agentmem.bench.conversation import Conversation, contains
 from agentmem.errors import InvalidInput
@@ -13,25 +10,10 @@ from agentmem.errors import InvalidInput
 MAX_WINDOW_SHARE = 0.30
 """Above this share of answers in the last tokens a plain window would do."""
 
-STOP_WORDS = frozenset(
-    "a about after am an and any are as at be been before but by can could did do does for from "
-    "get had has have he her him his how i if in into is it its just me my no not of off on or our "
-    "please she should so than that the their them then there these they this those to under up "
-    "used was we were what when where which who whom whose why will with would you your".split()
-)
-
-_STEMMER = Stemmer.Stemmer("english")
-
 
 def exact(answer: str, reply: str) -> bool:
     """Whether the answer stands in the reply as words of its own, case folded."""
     return contains(reply, answer)
-
-
-def content_stems(text: str) -> set[str]:
-    """Stems of the words that carry meaning."""
-    words = re.findall(r"[^\W_]+", text.casefold())
-    return set(_STEMMER.stemWords([w for w in words if w not in STOP_WORDS and w != "s"]))
 
 
 def window_share(
