@@ -135,8 +135,8 @@ def test_a_question_within_the_conversation_is_answered_from_what_is_in_view_the
 def stretches(growth: float) -> list[Stretch]:
     """A conversation of 2,000 turns; its seconds and resident memory grow by this much."""
     return [
-        Stretch(turn, 1 + growth * (turn > 1000), 900, round(1e9 + growth * 1e6 * turn),
-                5_000_000 + 4000 * turn)
+        Stretch(turn, 1 + growth * (turn > 1000), 1 + growth * (turn > 1900) / 2, 900,
+                round(1e9 + growth * 1e6 * turn), 5_000_000 + 4000 * turn)
         for turn in range(50, 2001, 50)
     ]  # fmt: skip
 
@@ -147,7 +147,7 @@ def test_growth_compares_the_end_with_the_beginning_and_fits_a_line_to_the_store
     assert (flat.seconds_ratio, flat.resident_share) == (1, 0)
     assert flat.store_bytes_a_turn == pytest.approx(4000)
     assert flat.store_off_line_share == pytest.approx(0)
-    assert growing.seconds_ratio == 1.5
+    assert growing.seconds_ratio == 1.5 and growing.cpu_seconds_ratio == 1.25
     assert growing.resident_share == pytest.approx(0.9e9 / 1.1e9, rel=1e-3)
     bent = [replace(one, store_bytes=one.turn**2) for one in stretches(0)]
     assert (found := Growth.of(bent)) is not None and found.store_off_line_share > 0.2
@@ -164,10 +164,10 @@ def test_a_long_conversation_has_a_second_table_and_a_second_picture(tmp_path: P
     assert (tmp_path / "r-growth.png").read_bytes().startswith(b"\x89PNG")
     meter = Meter()
     usage = Usage(prompt_tokens=7, peak_tokens=9)
-    assert [meter.turn(n, n, usage) for n in (49, 50, 51)] == [False, True, False]
+    assert [meter.turn(n, n, n / 2, usage) for n in (49, 50, 51)] == [False, True, False]
     meter.end(51, 1, 2)
     meter.end(51, 1, 2)
-    assert meter.stretches == [Stretch(51, 50, 9, 1, 2)]
+    assert meter.stretches == [Stretch(51, 50, 25, 9, 1, 2)]
 
 
 @pytest.mark.usefixtures("embedded_models")

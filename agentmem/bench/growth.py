@@ -27,6 +27,7 @@ class Stretch:
     Args:
         turn: the last of them.
         seconds: median wall-clock of a turn.
+        cpu_seconds: median of the processor time of a turn; others at work lengthen it little.
         peak_tokens: most tokens any forward attended to.
         resident_bytes: of the process after its last turn.
         store_bytes: of the database after its last turn.
@@ -34,6 +35,7 @@ class Stretch:
 
     turn: int
     seconds: float
+    cpu_seconds: float
     peak_tokens: int
     resident_bytes: int
     store_bytes: int
@@ -45,15 +47,17 @@ class Meter:
 
     stretches: list[Stretch] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
+    _cpu_seconds: list[float] = field(default_factory=list)
     _peak_tokens: int = 0
 
-    def turn(self, number: int, seconds: float, usage: Usage) -> bool:
+    def turn(self, number: int, seconds: float, cpu_seconds: float, usage: Usage) -> bool:
         """A turn was played.
 
         Returns:
             Whether a stretch ends here: `end` it.
         """
         self._seconds.append(seconds)
+        self._cpu_seconds.append(cpu_seconds)
         self._peak_tokens = max(self._peak_tokens, usage.prompt_tokens, usage.peak_tokens)
         return number % STRETCH_TURNS == 0
 
@@ -62,9 +66,16 @@ class Meter:
         if not self._seconds:
             return
         self.stretches.append(
-            Stretch(number, median(self._seconds), self._peak_tokens, resident_bytes, store_bytes)
+            Stretch(
+                number,
+                median(self._seconds),
+                median(self._cpu_seconds),
+                self._peak_tokens,
+                resident_bytes,
+                store_bytes,
+            )
         )
-        self._seconds, self._peak_tokens = [], 0
+        self._seconds, self._cpu_seconds, self._peak_tokens = [], [], 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +84,14 @@ class Growth:
 
     Args:
         seconds_ratio: a turn's median seconds in the last 100 turns, to those of turns 51 to 150.
+        cpu_seconds_ratio: the same of the processor's time.
         resident_share: by how much of itself resident memory grew after turn 200.
         store_bytes_a_turn: slope of the line through the store's bytes after turn 200.
         store_off_line_share: how far the store was from that line at most, as a share of its bytes.
     """
 
     seconds_ratio: float
+    cpu_seconds_ratio: float
     resident_share: float
     store_bytes_a_turn: float
     store_off_line_share: float
@@ -89,13 +102,16 @@ class Growth:
         settled = [one for one in stretches if one.turn >= SETTLED_TURNS]
         if len(settled) < 3:
             return None
-        early = [one.seconds for one in stretches if abs(one.turn - EARLY_TURN) <= STRETCH_TURNS]
-        late = [one.seconds for one in settled if settled[-1].turn - one.turn < 2 * STRETCH_TURNS]
+        early = [one for one in stretches if 0 <= one.turn - EARLY_TURN <= STRETCH_TURNS]
+        late = [one for one in settled if settled[-1].turn - one.turn < 2 * STRETCH_TURNS]
         turns = [float(one.turn) for one in settled]
         sizes = [float(one.store_bytes) for one in settled]
         slope, start = linear_regression(turns, sizes)
         return cls(
-            seconds_ratio=median(late) / median(early[1:] or early),
+            seconds_ratio=median(o.seconds for o in late) / median(o.seconds for o in early),
+            cpu_seconds_ratio=(
+                median(o.cpu_seconds for o in late) / median(o.cpu_seconds for o in early)
+            ),
             resident_share=settled[-1].resident_bytes / settled[0].resident_bytes - 1,
             store_bytes_a_turn=slope,
             store_off_line_share=max(

@@ -87,15 +87,16 @@ class Play:
             question = asked.get(n)
             if question is not None and self.system == "oracle":
                 self._place_by_hand(agent, question)
-            started = time.perf_counter()
+            started, cpu_started = time.perf_counter(), time.process_time()
             usage = agent.chat(turn.user, reply=turn.reply).usage
             seconds = time.perf_counter() - started
+            cpu_seconds = time.process_time() - cpu_started
             self.usages.append(usage)
             if turn.kind == "small_talk":
                 self.recalled_tokens.append(agent.recalled_tokens)
             if question is not None:
                 self.returned[question.text] = exact(question.answer, agent.window_text())
-            if self.meter.turn(n, seconds, usage) or n == len(turns):
+            if self.meter.turn(n, seconds, cpu_seconds, usage) or n == len(turns):
                 self.meter.end(n, usage.rss, agent.memory.archive.store_bytes())
             if n % 25 == 0 or n == len(turns):
                 self.tell(f"{name}: turn {n} of {len(turns)}")

@@ -53,8 +53,8 @@ COLUMNS = (
     "instructions_in_window", "returning_in_window", "seconds_a_turn", "seconds_a_question",
 )  # fmt: skip
 GROWTH_COLUMNS = (
-    "system", "via", "turns", "seconds_ratio", "resident_share", "store_bytes_a_turn",
-    "store_off_line_share",
+    "system", "via", "turns", "seconds_ratio", "cpu_seconds_ratio", "resident_share",
+    "store_bytes_a_turn", "store_off_line_share",
 )  # fmt: skip
 
 
