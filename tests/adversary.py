@@ -25,6 +25,7 @@ from agentmem.models import openai_chat
 from agentmem.models.base import ChatModel, Part
 from agentmem.models.embed import HashEmbedder
 from agentmem.models.langchain import LangChainModel
+from agentmem.modes import RecallMode
 from agentmem.segment import Message, Segment, ToolCall
 from tests.agents import window
 from tests.fake_openai import Behaviour, FakeOpenAI, Handler, reply, serving, tool_calls
@@ -100,6 +101,7 @@ class Script:
         most_seconds: of one turn.
         turns: how many are played.
         listens: whether there is a server at all.
+        recall: as `Agent` takes it.
     """
 
     name: str
@@ -115,6 +117,7 @@ class Script:
     most_seconds: float = 20.0
     turns: int = 3
     listens: bool = True
+    recall: RecallMode = "kv"
 
     def __str__(self) -> str:
         return self.name.replace(" ", "-")
@@ -229,6 +232,7 @@ def make_agent(folder: Path, server: FakeOpenAI, script: Script, looking: Lookin
             budget=script.budget,
             embedder=HashEmbedder(),
             controller="llm",
+            recall=script.recall,
             system_prompt="Be kind.",
             tools=[looking.look_up],
             max_new_tokens=128,
@@ -249,7 +253,8 @@ NUM_BEFORE = 7
 
 def converse(folder: Path) -> None:
     """A store with a conversation that fills its window nearly up to the warning line."""
-    script = Script(name="before", turn=reply("Noted, all of it, with pleasure. " * 3))
+    turn = reply("Noted, all of it, with pleasure. " * 3)
+    script = Script(name="before", turn=turn, recall="off")
     with serving(script.behave) as server:
         with make_agent(folder, server, script, Looking()) as agent:
             for number in range(1, NUM_BEFORE + 1):

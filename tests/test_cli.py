@@ -142,7 +142,7 @@ def test_a_fault_has_its_exit_code_and_one_line(words: list[str], code: int) -> 
 def error_classes() -> list[tuple[type[AgentmemError], int]]:
     """Each kind of error and the code that design says it exits with."""
     return [
-        (AgentmemError, 1), (InvalidInput, 2), (SegmentNotFound, 1), (UndoBlocked, 1),
+        (AgentmemError, 1), (InvalidInput, 2), (SegmentNotFound, 2), (UndoBlocked, 1),
         (ConfigError, 3), (BudgetTooSmall, 3), (MissingExtra, 3),
         (ModelNotFound, 4), (ModelCorrupt, 4), (ModelUnavailable, 4), (Unsupported, 4),
         (StoreLocked, 5), (SessionBusy, 5), (StoreCorrupt, 5), (SchemaNewer, 5), (StoreFull, 5),

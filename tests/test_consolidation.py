@@ -201,7 +201,7 @@ def test_the_command_says_what_it_did(tmp_path: Path, monkeypatch: pytest.Monkey
     with make_agent(tmp_path) as agent:
         agent.chat("My locker code is 58291.")
     ran = run_cli("consolidate", "--json")
-    assert ran.code == 0 and '"read for facts"' in ran.stdout
+    assert ran.code == 0 and '"read_for_facts"' in ran.stdout
     with open_memory(store=tmp_path / "me.db", embedder=HashEmbedder()) as memory:
         assert {chore.name for chore in chores_for(memory, None)} == {
             "embedded", "read for facts", "summarized again"
