@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +70,14 @@ class Finder:
         return len(pending)
 
     def rank(
-        self, text: str, vector: NDArray[np.float32] | None = None, *, exclude: int = 0
+        self,
+        text: str,
+        vector: NDArray[np.float32] | None = None,
+        *,
+        exclude: int = 0,
+        limit: int | None = None,
     ) -> list[Scored]:
-        """Every segment of the user by its nearness to the text, best first.
+        """Segments of the user by their nearness to the text, best first.
 
         What holds no longer stands below what holds instead, unless the text asks for the past.
 
@@ -79,13 +85,22 @@ class Finder:
             text: the query.
             vector: its embedding, where it is known already.
             exclude: the query's own segment, where it is stored already.
+            limit: the best so many; None is every segment.
         """
         if vector is None:
             vector = self.embed(text)
+        successors = {} if is_former(text) else self.facts.successors(text)
         ranked = self._recall.rank(
-            text, vector, vectors=self._vectors, words=self._words, exclude=exclude
+            text,
+            vector,
+            vectors=self._vectors,
+            words=self._words,
+            exclude=exclude,
+            limit=limit,
+            # What holds instead of one of the best may be far below it, and is lifted.
+            beside={*chain(*successors.values())} if limit is not None else (),
         )
-        return ranked if is_former(text) else newest_first(ranked, self.facts.successors(text))
+        return newest_first(ranked, successors)[:limit]
 
     def search(self, query: str, among: Collection[int] | None = None) -> list[Scored]:
         """Every segment that has something of the query, best first.

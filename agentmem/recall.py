@@ -77,14 +77,18 @@ class Recall:
         vectors: VectorIndex,
         words: WordIndex,
         exclude: int = 0,
+        limit: int | None = None,
+        beside: Collection[int] = (),
     ) -> list[Scored]:
-        """Every segment of the user by its score, best first; ties by id, newest first.
+        """Segments of the user by their score, best first; ties by id, newest first.
 
         Args:
             text: the query.
             vector: its embedding.
             vectors, words: the two indexes.
             exclude: the query's own segment, where it is stored already.
+            limit: the best so many; None is every segment.
+            beside: ids of others that are wanted below those.
         """
         vector_ids, cosines = _without(exclude, *vectors.scores(vector))
         word_ids, bm25 = _without(exclude, *words.scores(text))
@@ -100,6 +104,9 @@ class Recall:
         coverage = np.minimum(1.0, word / weight) if weight > 1e-9 else np.zeros_like(word)
         score = _z(cosine) + float(coverage.max()) ** 2 * _z(word)
         order = np.lexsort((-ids, -score))
+        if limit is not None:
+            rest = order[limit:]
+            order = np.concatenate((order[:limit], rest[np.isin(ids[rest], list(beside))]))
         return [
             Scored(
                 int(ids[i]),

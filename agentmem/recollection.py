@@ -65,7 +65,7 @@ class Recollection:
         memory, context = self.memory, self.memory.context
         until = memory.turn + memory.recall.lifetime_turns
         incoming = context.count(newest.segment)
-        ranked = memory.finder.rank(text, vector, exclude=newest.segment.id)[:_MOST_LOOKED_AT]
+        ranked = memory.finder.rank(text, vector, exclude=newest.segment.id, limit=_MOST_LOOKED_AT)
         ids = [scored.segment_id for scored in ranked]
         found = {stored.segment.id: stored for stored in memory.archive.segments(ids)}
         # A question says nothing that a question could need.

@@ -48,7 +48,7 @@ def outside_window(
     if vector is None or not text:
         return ()
     near = memory.recall.min_cosine["own"]
-    ranked = memory.finder.rank(text, vector)[:_MOST_LOOKED_AT]
+    ranked = memory.finder.rank(text, vector, limit=_MOST_LOOKED_AT)
     cosines = {one.segment_id: one.cosine for one in ranked if one.nearness >= near}
     stored = memory.archive.segments([one for one in cosines if one not in memory.context])
     found = [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agentmem.recall import Recall, Scored
+from agentmem.recall import Recall, Scored, newest_first
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 
@@ -36,6 +36,7 @@ def rank(
     words: Mapping[int, float],
     weight: float,
     exclude: int = 0,
+    **fewer: Any,
 ) -> list[Scored]:
     return Recall().rank(
         "query",
@@ -43,6 +44,7 @@ def rank(
         vectors=cast(VectorIndex, Index(cosines)),
         words=cast(WordIndex, Index(words, weight)),
         exclude=exclude,
+        **fewer,
     )
 
 
@@ -112,3 +114,20 @@ def test_every_segment_is_ranked_once_best_first(
     assert sorted(scored.segment_id for scored in ranked) == sorted({*cosines, *words})
     assert all(a.score >= b.score for a, b in zip(ranked, ranked[1:], strict=False))
     assert all(0 <= scored.words <= 1 for scored in ranked)
+
+
+@given(
+    st.dictionaries(st.integers(1, 30), st.floats(-1, 1, width=32), min_size=1, max_size=30),
+    st.dictionaries(
+        st.integers(1, 30), st.lists(st.integers(1, 30), min_size=1, max_size=3), max_size=6
+    ),
+    st.integers(1, 12),
+)
+def test_the_best_few_are_those_of_all_whatever_is_lifted_among_them(
+    cosines: dict[int, float], successors: dict[int, list[int]], limit: int
+) -> None:
+    beside = {one for newer in successors.values() for one in newer}
+    few = rank(cosines, {}, 0, limit=limit, beside=beside)
+    assert len(few) <= limit + len(beside)
+    everything = rank(cosines, {}, 0)
+    assert newest_first(few, successors)[:limit] == newest_first(everything, successors)[:limit]
