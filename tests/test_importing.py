@@ -421,8 +421,8 @@ def test_an_export_that_is_not_trusted_or_not_whole_enters_as_data(
         ({"trust": "system"}, "may have USER trust at most: got SYSTEM"),
         ({"trust": "external", "kind": "core_block"}, "Core blocks and system messages need USER"),
         ({"content_hash": "0" * 64}, "`content_hash` is not that of its messages"),
-        ({"parents": [99]}, "`parents` ids of segments before it"),
-        ({"parents": [True]}, "`parents` ids of segments before it"),
+        ({"parents": [99]}, "`parents` ids of segments made before it"),
+        ({"parents": [True]}, "`parents` ids of segments made before it"),
         ({"id": 1}, "`id` must be new"),
         ({"id": -3}, "`id` must lie in"),
         ({"turn": 2**63}, "`turn` must lie in"),
@@ -430,7 +430,7 @@ def test_an_export_that_is_not_trusted_or_not_whole_enters_as_data(
         ({"created": 1e300}, "`created` must be seconds"),
         ({"messages": []}, "`messages` must be a list of objects, at least one"),
         ({"messages": [{"role": "user"}]}, "`content` must be of type str"),
-        ({"type": "file"}, "`type` must be session, turn, segment or decision"),
+        ({"type": "file"}, "`type` must be that of a row of an export"),
     ],
 )
 def test_a_faulty_row_of_a_trusted_export_is_named_and_nothing_is_stored(

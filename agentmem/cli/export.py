@@ -121,10 +121,8 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
             yield records.decision_json(row) | {"session": session.name}
         for entry in archive.recordings(session.id):
             yield records.recording_json(entry) | {"session": session.name}
-        for entry in archive.recordings(session.id):
-            yield records.recording_json(entry) | {"session": session.name}
     for fact in archive.facts():
-        yield records.fact_json(fact)
+        yield records.fact_json(fact) | {"sources": list(map(records.source_json, fact.sources))}
 
     names = {session.id: session.name for session in archive.sessions()}
     for block in archive.blocks():
