@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from agentmem.storage.rows import Fact as Fact
     from agentmem.storage.rows import RecordingRow as RecordingRow
     from agentmem.storage.rows import SessionRow as SessionRow
+    from agentmem.storage.rows import Source as Source
     from agentmem.storage.rows import StoredSegment as StoredSegment
     from agentmem.storage.rows import TurnRow as TurnRow
     from agentmem.storage.store import Store as Store
@@ -93,6 +94,7 @@ _HOME = {
     "SegmentPolicy": "policies.base",
     "SessionRow": "storage.rows",
     "SessionStarted": "events",
+    "Source": "storage.rows",
     "Store": "storage.store",
     "StoredSegment": "storage.rows",
     "Token": "events",
@@ -140,6 +142,7 @@ __all__ = [
     "SegmentPolicy",
     "SessionRow",
     "SessionStarted",
+    "Source",
     "Store",
     "StoredSegment",
     "Token",

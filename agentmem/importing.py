@@ -24,7 +24,9 @@ from agentmem.import_export import (
     manifest_of,
 )
 from agentmem.import_lines import ImportLines
+from agentmem.import_memory import FactRead
 from agentmem.import_plain import message_segments, text_segments
+from agentmem.restoring import Restoring
 from agentmem.segment import Segment
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import SessionRow
@@ -47,6 +49,9 @@ class Imported:
         sessions: what they were stored in.
         segments, turns: how many were added; none where the file was imported before.
         repeated: it was imported before.
+        blocks: labels of core memory that a trusted export restored.
+        blocks_left: labels that were there already, and stayed as they were.
+        facts: how many a trusted export restored.
     """
 
     file: str
@@ -56,6 +61,9 @@ class Imported:
     segments: int = 0
     turns: int = 0
     repeated: bool = False
+    blocks: tuple[str, ...] = ()
+    blocks_left: tuple[str, ...] = ()
+    facts: int = 0
 
 
 def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) -> Imported:
@@ -65,9 +73,11 @@ def import_file(archive: Archive, path: str | Path, *, trusted: bool = False) ->
         archive: of the user who imports.
         path: what `agentmem export` wrote; a text (.txt, .md), which is cut into parts; or lines of
             `{"role": ..., "content": ...}` (.jsonl).
-        trusted: the file is an export of the user's own: its sessions and turns are restored, and
-            its segments keep their origins and trust. It holds only where the hash in the
-            manifest does: otherwise the file is imported like any other, and the result says so.
+        trusted: the file is an export of the user's own: its sessions and turns are restored, its
+            segments keep their origins and trust, its facts their intervals and sources, and blocks
+            of core memory come back with their history where there is none of that label. It holds
+            only where the hash in the manifest does: otherwise the file is imported like any
+            other, and the result says so.
 
     Raises:
         InvalidInput: the file cannot be opened, is none of these, too large, or a line is faulty.
@@ -172,7 +182,16 @@ def _store(
         for session in _found(archive, told):
             archive.remove_session(session.name)
         raise
-    return replace(told, sessions=names, segments=work.num_segments, turns=work.num_turns)
+    restored = work.restoring
+    return replace(
+        told,
+        sessions=names,
+        segments=work.num_segments,
+        turns=work.num_turns,
+        blocks=tuple(restored.blocks),
+        blocks_left=tuple(restored.blocks_left),
+        facts=restored.num_facts,
+    )
 
 
 class _Work:
@@ -182,13 +201,15 @@ class _Work:
         self._names: dict[str, str] = {}
         """The name each session will have, by the one it has until all is there."""
         self.num_segments = self.num_turns = 0
+        self.restoring = Restoring.into(archive) if told.trusted else Restoring()
         self.has_more = True
         self._archive = archive
         self._lines = lines
         self._told = told
         self._session_id = 0
-        self._session_ids: dict[str, int] = {}
         self._new_ids: dict[int, int] = {}
+        self._session_ids: dict[str, int] = {}
+        """By the names that the file has."""
 
     def add(self, transaction: Transaction, rows: Iterable[tuple[int, Read]]) -> None:
         """Store some rows, one in memory at a time; with none of them all is there."""
@@ -206,8 +227,12 @@ class _Work:
                 if row.reply is not None:
                     transaction.answer_turn(turn.id, row.reply)
                 self.num_turns += 1
-            else:
+            elif isinstance(row, SegmentRead):
                 self._add_segment(transaction, row)
+            elif isinstance(row, FactRead):
+                self.restoring.add_fact(transaction, row, self._new_ids)
+            else:
+                self.restoring.take(row)
         except InvalidInput as error:
             raise self._lines.fault(number, str(error)) from error
 
@@ -238,6 +263,8 @@ class _Work:
         rows = {row.name: row for row in self._archive.sessions()}
         names: list[str] = []
         with self._archive.write() as transaction:
+            # Blocks are of no session: with them all is there, or none of it.
+            self.restoring.put_blocks(transaction, self._new_ids, self._session_ids)
             for unfinished, wanted in self._names.items():
                 name, number = wanted, 1
                 while name in rows or name in names:

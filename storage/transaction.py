@@ -369,6 +369,21 @@ class Transaction:
         stamped = replace(edit, created=edit.created or self.now)
         return blocks.add_edit(self._connection, self._user_id, stamped, follows=follows)
 
+    def block_labels(self) -> frozenset[str]:
+        """Labels of the blocks there are."""
+        return frozenset(one.label for one in blocks.all_of(self._connection, self._user_id))
+
+    def put_block(self, block: BlockRow, edits: Sequence[BlockEdit]) -> None:
+        """Make a block what it was, its newest version ever counted in, whatever there is of it."""
+        for edit in edits:
+            self._check_session(edit.session_id)
+        versions = [edit for edit in edits if edit.segment_id is not None]
+        ids = [edit.segment_id for edit in versions if edit.segment_id is not None]
+        segments.check_owner(self._connection, self._user_id, ids)
+        copying.put_block(self._connection, self._user_id, block, edits)
+        for edit, segment_id in zip(versions, ids, strict=True):
+            self.set_state([segment_id], "live" if edit is edits[-1] else "archived")
+
     def tag_passage(self, segment_id: int, tags: Sequence[str]) -> None:
         """File an archival passage under tags; those it has already add nothing.
 
@@ -495,14 +510,6 @@ class Transaction:
         self._check_session(session_id)
         copying.put(self._connection, self._user_id, session_id, rows)
         self._log("add", [row["id"] for row in rows.get("segments", ())])
-
-    def put_block(self, block: BlockRow, edits: Sequence[BlockEdit]) -> None:
-        """Make a block what it was, its newest version ever counted in."""
-        copying.put_block(self._connection, self._user_id, block, edits)
-        versions = [edit for edit in edits if edit.segment_id is not None]
-        for edit in versions:
-            assert edit.segment_id is not None, "looked for"
-            self.set_state([edit.segment_id], "live" if edit is edits[-1] else "archived")
 
     def _check_session(self, session_id: int) -> None:
         sessions.check_owner(self._connection, self._user_id, session_id)

@@ -436,7 +436,7 @@ def test_an_export_that_is_not_trusted_or_not_whole_enters_as_data(
         ({"created": 1e300}, "`created` must be seconds"),
         ({"messages": []}, "`messages` must be a list of objects, at least one"),
         ({"messages": [{"role": "user"}]}, "`content` must be of type str"),
-        ({"type": "file"}, "`type` must be session, turn, segment or decision"),
+        ({"type": "file"}, "`type` must be that of a row of an export"),
     ],
 )
 def test_a_faulty_row_of_a_trusted_export_is_named_and_nothing_is_stored(

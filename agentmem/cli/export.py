@@ -134,7 +134,7 @@ def rows(archive: Archive) -> Iterator[dict[str, Any]]:
         for entry in archive.recordings(session.id):
             yield records.recording_json(entry) | {"session": session.name}
     for fact in archive.facts():
-        yield records.fact_json(fact)
+        yield records.fact_json(fact) | {"sources": list(map(records.source_json, fact.sources))}
 
     for block in archive.blocks():
         yield {

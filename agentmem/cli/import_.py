@@ -37,5 +37,8 @@ def import_(
         imported = import_file(opened.for_user(chosen.user), file, trusted=trusted)
     if trusted and not imported.trusted:
         render.progress("The hash in the manifest does not hold: imported as external text.")
-    facts = asdict(imported) | {"sessions": list(imported.sessions)}
+    if imported.blocks_left:
+        render.progress(f"Left as they were: blocks {', '.join(imported.blocks_left)}.")
+    lists = ("sessions", "blocks", "blocks_left")
+    facts = asdict(imported) | {name: list(getattr(imported, name)) for name in lists}
     render.write_facts("imported", facts, as_json=as_json)

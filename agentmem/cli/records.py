@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Hit,
         RecordingRow,
         SessionRow,
+        Source,
         StoredSegment,
         TurnRow,
     )
@@ -49,6 +50,19 @@ def fact_json(fact: Fact) -> dict[str, Any]:
         "trust": fact.trust.name.lower(),
         "written_by": fact.written_by,
         "segments": list(fact.segment_ids),
+    }
+
+
+def source_json(source: Source) -> dict[str, Any]:
+    """One statement that a fact is made of, as a JSON object."""
+    return {
+        "segment": source.segment_id,
+        "written_by": source.written_by,
+        "ordinal": source.ordinal,
+        "subject": source.subject,
+        "value": source.value,
+        "statement": source.text,
+        "ended": source.ended,
     }
 
 
