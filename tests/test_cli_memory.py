@@ -166,7 +166,7 @@ def test_looking_works_while_a_conversation_is_under_way() -> None:
 def test_forget_deletes_and_gives_a_receipt(conversation: Path) -> None:
     (receipt,) = run_cli("forget", "2", "--now", "--json").events
     assert receipt["type"] == "receipt" and receipt["segment"] == 2 and receipt["purged"] is True
-    assert run_cli("show", "2").code == 1
+    assert run_cli("show", "2").code == 2
     assert all(hit["id"] != 2 for hit in run_cli("search", "locker", "--json").events)
     data = Path(os.environ["XDG_DATA_HOME"])
     left = [path for path in data.rglob("*") if path.is_file() and b"58291" in path.read_bytes()]
