@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentmem.facts.subject import likeness, read
+from agentmem.facts.reading import read
+from agentmem.facts.subject import likeness
 from agentmem.facts.values import value_of
 
 
@@ -25,6 +26,8 @@ def like(older: str, newer: str, cosine: float = 0.8) -> float:
         ("The PIN of Tom's gate is 9035.", "Scratch that, the gate PIN's 4471 these days."),
         ("Priya lives in Nantes.", "I live in Marseille now."),
         ("我妹妹的办公室在五楼。", "我的办公室现在搬到七楼了。"),
+        ("My doctor's code is 31079.", "My code is 75161."),
+        ("The kids' code is 31079.", "My code is 75161 now."),
     ],
 )
 def test_what_is_somebody_elses_is_never_meant(older: str, newer: str) -> None:

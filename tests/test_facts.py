@@ -47,6 +47,15 @@ def agent(tmp_path: Path) -> Agent:
         ("Désormais mon numéro de casier est le 915.", "915"),
         ("Han cambiado mi cita con el médico al 11 de mayo.", "11 de mayo"),
         ("我的体检改到周五了。", "周五"),
+        ("My doctor's favourite tree is called chestnut.", "chestnut"),
+        ("Our address is 51 Pennant Road.", "51 Pennant Road"),
+        ("The boat leaves at 7:10, not 6:40.", "7:10"),
+        ("The book club meets at Farid's place.", "Farid's place"),
+        ("If anyone asks, my code is 1234.", "1234"),
+        ("Did I mention that my code is 1234?", "1234"),
+        ("I just found out that my code is 1234.", "1234"),
+        ("Remember my code? It is 1234 now.", "1234"),
+        ("I had to reset the hotel safe. It's 2290 this time.", "2290"),
     ],
 )
 def test_a_statement_gives_its_value(text: str, value: str) -> None:
@@ -76,6 +85,11 @@ def test_what_states_nothing_is_no_fact(text: str) -> None:
         ("My locker code used to be 1111.", "1111"),
         ("Some years ago my locker code used to be 1111.", "1111"),
         ("I used to live in Rome.", "Rome"),
+        ("Priya's spaniel used to be called Bo.", "Bo"),
+        ("When I was younger, my sister's code used to be 1111.", "1111"),
+        ("My old locker code was 1111.", "1111"),
+        ("My locker code used to be 1111 before everything changed.", "1111"),
+        ("My locker code used to be 1111, but that's over.", "1111"),
     ],
 )
 def test_what_used_to_be_is_read_as_over(text: str, value: str) -> None:
@@ -95,6 +109,46 @@ def test_a_newer_value_takes_the_place_of_the_older(agent: Agent) -> None:
     )
     (found,) = (hit for hit in agent.memory.search("58291") if hit.segment.id == 2)
     assert found.facts[0].valid_to is not None
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "question"),
+    [
+        (
+            "My spaniel is called Bo.",
+            "By the way, my spaniel is called Max.",
+            "What is my dog called?",
+        ),
+        ("My spaniel used to be called Bo.", "My spaniel is called Max.", "What is my dog called?"),
+        (
+            "Also, Priya's favourite tree is called larch.",
+            "There is news: Priya's favourite tree is called alder.",
+            "What is Priya's favourite tree?",
+        ),
+        (
+            "My seat at the opera is in row F.",
+            "I was wrong about my seat at the opera, it is in row K.",
+            "Where is my seat at the opera?",
+        ),
+        ("I work for Bosch.", "I work for Siemens.", "Who do I work for?"),
+        (
+            "The boat leaves at 6:40.",
+            "The kids complained, the boat leaves at 7:10.",
+            "When does the boat leave?",
+        ),
+    ],
+)
+def test_what_is_said_again_of_one_thing_takes_the_place_of_what_was_said(
+    agent: Agent, older: str, newer: str, question: str
+) -> None:
+    agent.chat(older)
+    agent.chat("My sister's locker code is 31077.")
+    agent.chat(newer)
+    hits = agent.memory.search(question)
+    texts = [hit.segment.text for hit in hits]
+    assert texts.index(newer) < texts.index(older)
+    (found,) = (hit for hit in hits if hit.segment.text == older)
+    assert [fact.valid_to is None for fact in found.facts] == [False]
 
 
 def test_the_same_fact_twice_is_one_fact_with_two_sources(agent: Agent) -> None:
@@ -132,6 +186,14 @@ def test_one_text_valid_in_two_periods_is_two_facts(agent: Agent) -> None:
         ("我的办公室在三楼。", "我妹妹的办公室在五楼。"),
         ("My locker code is 58291.", "My laptop is a Framework."),
         ("My boss is called Ingrid.", "My wife's boss is called Leila."),
+        ("My sister lives in Oslo.", "My other sister lives in Rome."),
+        ("My bag is black.", "My bag is heavy."),
+        ("My gym has a sauna.", "My gym has a climbing wall."),
+        ("I finally bought a new tent.", "I finally bought a new ladder."),
+        ("Hector's library code is 88041.", "Hector's bike lock code is 4584."),
+        ("The front door code is 1234.", "The back door code is 9876."),
+        ("My cousin Rita lives in Turin.", "My cousin Bruno lives in Genoa."),
+        ("I keep bees.", "I keep a diary."),
     ],
 )
 def test_an_unrelated_fact_is_never_touched(agent: Agent, first: str, second: str) -> None:

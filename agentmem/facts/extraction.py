@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from agentmem.facts import cues
-from agentmem.facts.sentences import clauses, sentences
-from agentmem.facts.values import Value, value_of
+from agentmem.facts.frame import BE, SHORT, VERBS
+from agentmem.facts.literals import Value, kind_of
+from agentmem.facts.sentences import bare, clauses, sentences
+from agentmem.facts.values import value_of
 from agentmem.facts.whose import whose
 from agentmem.segment import Segment
 from agentmem.storage.terms import analyze
@@ -60,7 +62,8 @@ _QUESTION = re.compile(
     re.IGNORECASE,
 )
 _UNREAL = re.compile(
-    r"^\W*(?:if|unless|imagine|suppose|let's|let us|please (?!use|note|remember|be aware)|maybe"
+    r"^\W*(?:if|unless|imagine|suppose|let's|let us|next time|please (?!use|note|remember"
+    r"|be aware|correct|update|change)|maybe"
     r"|perhaps|i wish"
     r"|i hope|i wonder|i guess|i think about|thanks|thank you|wenn|falls|si\b|如果)"
     r"|\b(?:would be|would have|might|could be|i forgot|i forget|i can't remember|dreamt|dreamed"
@@ -80,42 +83,36 @@ _SOMEBODYS = re.compile(
     re.IGNORECASE,
 )
 _STATES = re.compile(
-    r"\b(?:is|are|am|will be|costs?|pays?|leaves?|starts?|opens?|closes?|named|called|lives?"
-    r"|works?|study|studies"
-    r"|studying|reading|plays?|drives?|eats?|drinks?|uses?|takes?|goes|comes?|keeps?|stays?|runs?"
-    r"|wears?|speaks?"
-    r"|supports?|teaches|prefers?|belongs?|sits?|moves?|has|have|got|orders?|teach|cooks?|wear"
-    r"|drink|eat|drive|use|volunteers?|allergic|married|dating|go"
-    r"|meets?|parks?"
+    rf"{BE}|\b(?:{VERBS}|used to|named|called|studying|reading|plays?|eats?|drinks?|speaks?|moves?"
+    r"|has|have|got|orders?|cooks?|volunteers?|allergic|married|dating"
     r"|ist|heißt|sind|wohne\w*|arbeite\w*|est|suis|habite|s'appelle|es|está|estoy|vivo|trabajo"
-    r"|llam\w+)\b"
-    r"|['’](?:s|re|m)\b|[是在叫住]",
+    r"|llam\w+)\b|[是在叫住]",
     re.IGNORECASE,
 )
-_THE_THING = re.compile(r"(?:the|this|these)\s+(?:[\w'’-]+\s+){1,5}?(?:is|are)\b", re.IGNORECASE)
+_THE_THING = re.compile(
+    rf"(?:the|this|these)\s+(?:[\w'’-]+\s+){{1,5}}?(?:is|are|{VERBS})\b", re.IGNORECASE
+)
 _PRESENT = re.compile(
-    r"\b(?:is|are|am|works?|lives?|has|have|costs?|goes|will)\b|['’](?:s|re|m|ve|ll)\b",
+    rf"\b(?:is|are|am|works?|lives?|has|have|costs?|goes|will)\b|['’](?:ve|ll)\b|{SHORT}",
     re.IGNORECASE,
 )
 _PAST_STATE = re.compile(
-    r"\b(?:i|we|he|she|they|it|(?:my|our)(?: \w+){1,3}|(?-i:[A-Z])\w+(?:['’]s(?: \w+){1,3})?)\s+"
+    r"\b(?:i|we|he|she|they|it|(?:my|our)(?: [\w'’-]+){1,4}"
+    r"|(?-i:[A-Z])\w+(?:['’]s(?: \w+){1,3})?)\s+"
     r"(?:was|were|lived|worked|had(?! to)|studied|owned|drove|played)\b",
     re.IGNORECASE,
 )
 _USED_TO = re.compile(
-    r"^(.*?)\b(?:used to (?:be called|be|have|live|work|drive|play|start|go|use|eat)?|früher"
+    r"\b(?:used to (?:be called|be|have|live|work|drive|play|start|go|use|eat)?|früher"
     r"|antes|autrefois|以前)",
     re.IGNORECASE,
 )
-_LEAD = re.compile(
-    r"^\W*(?:(?:by the way|btw|fyi|for the record|just so you know|please (?:note|remember|be"
-    r" aware) that|also"
-    r"|you should know(?: that)?|heads up|quick (?:note|update)|update(?: on \w+)?|actually"
-    r"|scratch that|correction"
-    r"|oh(?: and)?|so|well|ok(?:ay)?|note that|remember that|turns out|in fact|hey|hi|and|but|ugh"
-    r"|some years ago"
-    r"|in the past|change of plans)\b[\s,:;.–—-]*)+",
-    re.IGNORECASE,
+_TOLD = re.compile(r"\b(?:mention|say|tell|told|said|that)\b", re.IGNORECASE)
+"""Said by asking: "Did I mention that my code is 1234?"."""
+_A_NEW = re.compile(r"\bnew (?=\w)", re.IGNORECASE)
+_BEFORE = re.compile(r"(?<=\S)\s+(?:before|until|till|when)\b.*$", re.IGNORECASE)
+_REFERS = re.compile(
+    r"\W*(?:it|that|this|they)(?:['’](?:s|re)|\s(?:is|are|will|\w+s))\b", re.IGNORECASE
 )
 
 
@@ -127,18 +124,31 @@ class PatternExtractor(FactExtractor):
     def extract(self, segment: Segment) -> list[Statement]:
         """What a segment states, in order."""
         found: list[Statement] = []
+        before = ""
         for sentence in sentences(segment.text[:_MAX_CHARS]):
-            found += _statements(sentence)
+            stated = _statements(sentence)
+            if before and _REFERS.match(sentence):
+                # "I had to reset the safe. It's 2290 this time."
+                both = _statements(f"{before} {sentence}", said=sentence)
+                if meant := [one for one in both if (one.value or "") in sentence]:
+                    stated = meant
+                    # That a new code was got says nothing that the code does not.
+                    if found and found[-1].text == before and kind_of(found[-1].value) == "words":
+                        found.pop()
+            found += stated
+            before = sentence
             if len(found) >= MAX_STATEMENTS:
                 break
         return found[:MAX_STATEMENTS]
 
 
-def _statements(sentence: str) -> list[Statement]:
-    if any(pattern.search(sentence) for pattern in (_UNREAL, _DATA, _REPORTED)):
+def _statements(sentence: str, said: str | None = None) -> list[Statement]:
+    """What a sentence states, which is said last of what is given, if that is more."""
+    if _TOLD.search(sentence[: len(sentence) - len(bare(sentence))]):
+        sentence = sentence.rstrip("?")
+    if _is_unreal(sentence) or any(each.search(sentence) for each in (_DATA, _REPORTED)):
         return []
-    bare = _LEAD.sub("", sentence)
-    if _QUESTION.search(bare):
+    if _QUESTION.search(bare(said or sentence)):
         return []
     parts = clauses(sentence)
     former = [part for part in parts if cues.is_former(part)]
@@ -146,7 +156,7 @@ def _statements(sentence: str) -> list[Statement]:
         rest = [part for part in parts if part not in former]
         found = [one for part in former if (one := _former(part)) is not None]
         value = value_of(", ".join(rest))
-        if value is not None:
+        if value is not None and not all(map(cues.denies, rest)):
             # What it is about may have been said of what it was before: "but now it's ...".
             found.append(Statement(_subject(", ".join(rest), value), value.text, sentence))
         return found
@@ -157,14 +167,24 @@ def _statements(sentence: str) -> list[Statement]:
     return [] if one is None else [one]
 
 
+def _is_unreal(sentence: str) -> bool:
+    """Whether the clause that gives a value only supposes it: "if anyone asks, my code is 1"."""
+    if _UNREAL.search(bare(sentence)) is None or cues.is_former(sentence):
+        return False
+    value = value_of(sentence)
+    held = [part for part in clauses(sentence) if value is not None and value.text in part]
+    return not held or _UNREAL.search(held[-1]) is not None
+
+
 def _is_past(sentence: str) -> bool:
     past = _PAST_STATE.search(sentence) is not None
     return past and not cues.updates(sentence) and _PRESENT.search(sentence) is None
 
 
 def _former(sentence: str) -> Statement | None:
-    value = value_of(_LEAD.sub("", sentence))
     used_to = _USED_TO.search(sentence)
+    parts = [part for part in clauses(sentence) if _USED_TO.search(part)]
+    value = value_of(bare(_BEFORE.sub("", parts[0]) if parts else sentence))
     if value is None and used_to is not None:
         rest = sentence[used_to.end() :].strip(" .!。")
         value = Value(rest, "words") if rest else None
@@ -177,15 +197,17 @@ def _current(sentence: str) -> Statement | None:
     value = value_of(sentence)
     if value is None or not _is_about_something(sentence, value):
         return None
-    bare = _LEAD.sub("", sentence)
-    people = whose(bare)
-    somebody = bool(_SOMEBODYS.search(bare) or people.sure or people.maybe)
-    states = _STATES.search(bare) is not None
+    said = bare(sentence)
+    people = whose(said)
+    somebody = bool(_SOMEBODYS.search(said) or people.sure or people.maybe)
+    states = _STATES.search(said) is not None
     updates = cues.updates(sentence) or cues.ends(sentence)
     literal = value.kind != "words"
     if not (states or cues.changes(sentence) or updates or (somebody and literal)):
         return None
-    if value.kind == "words" and not (somebody or updates or _THE_THING.match(bare)):
+    if value.kind == "words" and not (
+        somebody or cues.updates(_A_NEW.sub("", said)) or _THE_THING.match(said)
+    ):
         return None
     over = all(cues.ends(part) for part in clauses(sentence)) and not cues.changes(sentence)
     return Statement(_subject(sentence, value), value.text, sentence, ended=over)
@@ -199,11 +221,11 @@ def _is_about_something(sentence: str, value: Value) -> bool:
 
 def _subject(sentence: str, value: Value) -> str:
     """What stands before the verb where the value comes last; else the sentence without it."""
-    bare = _LEAD.sub("", sentence).rstrip(" .!。")
-    for part in clauses(bare):
+    said = bare(sentence).rstrip(" .!。")
+    for part in clauses(said):
         before, found, after = part.partition(value.text)
         if found and not after.strip() and (verb := _STATES.search(before)) is not None:
             name = before[: verb.start()].strip(" ,")
             if any(map(cues.tells, analyze(name))):
                 return name
-    return re.sub(r"\s+", " ", bare.replace(value.text, "…")).strip(" …,")[:120] or bare[:120]
+    return re.sub(r"\s+", " ", said.replace(value.text, "…")).strip(" …,")[:120] or said[:120]

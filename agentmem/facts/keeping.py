@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from agentmem.facts.extraction import FactExtractor, Statement
-from agentmem.facts.subject import likeness, read
-from agentmem.facts.values import kind_of, value_of
+from agentmem.facts.literals import kind_of
+from agentmem.facts.reading import read
+from agentmem.facts.subject import likeness
+from agentmem.facts.values import value_of
 from agentmem.segment import Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.fact_index import FactIndex

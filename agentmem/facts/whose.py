@@ -47,13 +47,15 @@ _POSSESSIVE = re.compile(
     rf"\b({_LETTER}[\w-]*)(?:['’]s|(?<=s)['’])(?=\s+(?!(?:a|an|the|at|in|on)\b|\d)\w)"
 )
 _OF_NAME = re.compile(r"\b(?:von|de|di|of|for|für|para|pour)\s+((?-i:[A-ZÀ-Þ])\w+)", re.IGNORECASE)
+_BY_NAME = re.compile(r"\s+([A-Z]\w+)(?=\s+[a-z]|['’]s)")
 _PLURAL_NAME = re.compile(r"\bthe\s+([A-Z]\w+s)['’]")
 _BEGINS = re.compile(
     r"^\W*((?-i:[A-ZÀ-Þ])[\w-]+)(?:\s+and\s+(?-i:[A-ZÀ-Þ])[\w-]+)?\s+(?:is|was|has|had|isn['’]t"
     r"|doesn['’]t|"
-    r"didn['’]t|told|said|got|(?-i:[a-z])+s|(?-i:[a-z])+ed|broke|quit|left|went|found|took|gave"
+    r"didn['’]t|told|said|got|(?!(?:this|his|us|as)\b)(?-i:[a-z])+s|(?-i:[a-z])+ed|broke|quit"
+    r"|left|went|found|took|gave"
     r"|came|made|began|sold|bought|ist|hat|est|a|es"
-    r"|tiene)\b",
+    r"|tiene)\b(?!\s*[,:;])",
     re.IGNORECASE,
 )
 _SPEAKER = re.compile(
@@ -65,7 +67,9 @@ _SPEAKER = re.compile(
 )
 _NOBODY = frozenset(
     "the a an this that these those it there here he she they we you i my our his her their its who"
-    " what everything someone somebody everybody nobody that's it's he's she's today tomorrow now"
+    " what everything someone somebody everybody nobody that's it's he's she's today tomorrow"
+    " yesterday now"
+    " monday tuesday wednesday thursday friday saturday sunday"
     " then"
     " new old die der das le la el los las les un une ein eine es il elle mr mrs ms dr".split()
 )
@@ -92,9 +96,11 @@ def whose(sentence: str) -> Whose:
     """The people besides the speaker that a sentence speaks of."""
     sentence = _COMPANY.sub("", sentence)
     sure: set[str] = set()
-    for word in _WORD.findall(sentence):
-        if kin := _KIN.get(word.casefold()):
-            sure.add(kin)
+    for said in _WORD.finditer(sentence):
+        if kin := _KIN.get(said[0].casefold()):
+            # "my cousin Rita" is Rita, whoever else is a cousin.
+            name = _BY_NAME.match(sentence, said.end())
+            sure.add(kin if name is None else name[1].casefold())
     sure.update(_KIN[name] for name in _UNSPACED_KIN if name in sentence)
     if {"mother", "father"} <= sure:
         sure = sure - {"mother", "father"} | {"parent"}
@@ -121,7 +127,7 @@ def _is_somebody(match: re.Match[str], sentence: str) -> bool:
     if word[0].isupper() and word.casefold() not in _NOBODY:
         return True
     return bool(
-        re.search(r"\b(?:my|our|mein\w*|unser\w*)\s+(?:\w+\s+)?$", sentence[: match.start()])
+        re.search(r"\b(?:my|our|mein\w*|unser\w*)\s+(?:\w+\s+)?$", sentence[: match.start()], re.I)
     )
 
 
