@@ -39,7 +39,7 @@ _THING = (
     rf"(?:{_OF}\s+(?:my|our|the)\s+)?(?!(?:my|our|the|i|we)\b)[\w'’&-]+){{1,8}}?"
 )
 _FRAME = re.compile(
-    rf"\b(?P<who>i|we|{_THING}|(?-i:[A-Z]\w+)(?:\s+and\s+i)?)\s*"
+    rf"\b(?P<who>i|we|{_THING}|(?-i:[A-Z]\w+)(?:\s+and\s+i)?)\s*{_ADVERBS}"
     rf"(?:['’](?:ve|ll|d)\s+|\b(?:will|would|have to|has to|must|used to|has|have|had)\s+)?"
     rf"{_ADVERBS}(?P<verb>{BE}|\b{VERBS}\b|(?<=\bi )\w+|(?<=\bwe )\w+)",
     re.IGNORECASE,

@@ -147,7 +147,7 @@ def compare(older: Reading, newer: Reading, cosine: float | None) -> Features:
         frame=_same_frame(older, newer),
         apart=not named and _are_apart(older, newer),
         happened=newer.happened,
-        events=older.many and newer.many,
+        events=older.many and newer.many and newer.kind not in _LITERAL,
     )
 
 

@@ -54,7 +54,7 @@ _BEGINS = re.compile(
     r"|doesn['’]t|"
     r"didn['’]t|told|said|got|(?!(?:this|his|us|as)\b)(?-i:[a-z])+s|(?-i:[a-z])+ed|broke|quit"
     r"|left|went|found|took|gave"
-    r"|came|made|began|sold|bought|ist|hat|est|a|es"
+    r"|came|made|began|sold|bought|ist|hat|est|a(?=\s+\w+é)|es"
     r"|tiene)\b(?!\s*[,:;])",
     re.IGNORECASE,
 )
