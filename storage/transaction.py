@@ -459,6 +459,10 @@ class Transaction:
         self._remove_facts([segment.id])
         segments.forget(self._connection, segment.id)
         self._log("forget", [segment.id])
+        if segment.kind == "core_block":
+            # The version before it holds again.
+            rows = blocks.all_of(self._connection, self._user_id)
+            self.set_state([row.segment_id for row in rows if row.segment_id is not None], "live")
 
     def _scrub_decisions(self, ids: Sequence[int], said: dict[int, int]) -> None:
         """Take the words of segments out of decisions; `said` is a session and the turn of them."""

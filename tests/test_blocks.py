@@ -301,6 +301,8 @@ def test_forgetting_the_message_takes_back_what_was_learned_from_it(
     blocks.append("human", "Name: Ann", by=Writer("m", "It was said.", (message,)))
     agent.memory.forget(message)
     assert blocks.get("human").text == "Likes tea"
+    again = blocks.get("human").segment_id
+    assert again is not None and agent.memory.segment(again).state == "live"
 
 
 def test_removing_a_session_removes_what_was_written_in_it(tmp_path: Path) -> None:
