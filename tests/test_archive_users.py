@@ -94,6 +94,35 @@ def test_a_strangers_ids_do_not_exist(tmp_path: Path) -> None:
         assert ann.session("main") == session and ann.turns(session.id) == [turn]
 
 
+def test_nothing_of_a_stranger_is_told_or_copied(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "me.db", durability="relaxed") as store:
+        ann, bob = store.for_user("john_doe"), store.for_user("john-doe")
+        remember(ann, "ann's secret")
+        session = ann.session("main")
+        note = Segment((Message("user", "ann's note"),), kind="passage", origin="user")
+        with ann.write() as transaction:
+            noted = transaction.add_segment(session.id, 1, note, state="archived")
+            transaction.tag_passage(noted.id, ["private"])
+            gone = transaction.add_segment(session.id, 1, Segment((Message("user", "gone"),)))
+            before = transaction.counters(session.id)
+            transaction.add_recording(session.id, before, [["say", "ann's secret"]])
+        mine = [stored.segment.id for stored in ann.session_segments(session.id)]
+        assert noted.id in mine and ann.passage_tags(mine) and ann.recordings(session.id)
+
+        assert bob.passage_tags(mine) == {} and bob.passage_ids(("private",)) == []
+        assert bob.existing(mine) == [] and bob.pinned_by(mine) == {} and bob.echoes(mine) == {}
+        assert not any(bob.segment_rows(mine).values())
+        assert not any(bob.history_rows(session.id, num_turns=9, last_decision=999).values())
+        for read in (bob.recordings, bob.snapshot, bob.elsewhere, bob.counters):
+            with pytest.raises(InvalidInput):
+                read(session.id)
+        with pytest.raises(InvalidInput), bob.write() as transaction:
+            transaction.add_recording(session.id, before, [["say", "forged"]])
+        with ann.write() as transaction:
+            transaction.forget(gone.id)
+        assert ann.forgotten(gone.id) == 1 and bob.forgotten(gone.id) is None
+
+
 def test_removing_a_users_session_leaves_all_others(tmp_path: Path) -> None:
     with Store.open(tmp_path / "me.db", durability="relaxed") as store:
         for name in NAMES:
