@@ -23,7 +23,8 @@ from agentmem.storage.rows import (
 )
 from agentmem.storage.store import Store
 from agentmem.storage.transaction import Transaction
-from agentmem.storage.user_archive import Archive, WriteObserver
+from agentmem.storage.user_archive import Archive
+from agentmem.storage.write_observer import WriteObserver
 
 __all__ = [
     "Archive",

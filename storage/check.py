@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sqlalchemy import Connection, func, select
@@ -17,7 +17,7 @@ from agentmem.storage import sessions as sessions_rows
 from agentmem.storage.backup import upgrade_backups
 from agentmem.storage.database import Database
 from agentmem.storage.engine import wal_is_sound
-from agentmem.storage.rows import Finding
+from agentmem.storage.rows import Finding, FindingStatus
 from agentmem.storage.schema import (
     SCHEMA_VERSION,
     AnyRow,
@@ -160,10 +160,28 @@ def trust(connection: Connection) -> Finding:
         .order_by(child.c.id)
     )
     raised = list(connection.execute(query).scalars())
-    if not raised:
-        return Finding("trust", "ok", "Nothing is trusted more than what it was made of.")
-    message = f"{len(raised)} segments are trusted more than their parents: {raised[:10]}."
-    return Finding("trust", "fail", message, "Forget these segments.")
+    return _told(
+        "trust",
+        raised,
+        "Nothing is trusted more than what it was made of.",
+        "segments are trusted more than their parents",
+        fix="Forget these segments.",
+    )
+
+
+def _told(
+    name: str,
+    wrong: Sequence[int],
+    good: str,
+    bad: str,
+    *,
+    status: FindingStatus = "fail",
+    fix: str = _RESTORE,
+) -> Finding:
+    """The finding that some rows are wrong, the first of them named; or that none is."""
+    if not wrong:
+        return Finding(name, "ok", good)
+    return Finding(name, status, f"{len(wrong)} {bad}: {list(wrong)[:10]}.", fix)
 
 
 def word_index(connection: Connection) -> Finding:
@@ -188,29 +206,28 @@ def core_memory(connection: Connection) -> Finding:
 
 def fact_spans(connection: Connection) -> Finding:
     """Whether every fact has evidence, and holds when its evidence says."""
-    wrong = facts.misplaced(connection)
-    if not wrong:
-        return Finding("facts", "ok", "Every fact holds when its evidence says.")
-    message = f"{len(wrong)} facts differ from what was said: {wrong[:10]}."
-    return Finding("facts", "fail", message, _RESTORE)
+    good = "Every fact holds when its evidence says."
+    return _told("facts", facts.misplaced(connection), good, "facts differ from what was said")
 
 
 def window_states(connection: Connection) -> Finding:
     """Whether every segment that stands in a window to stay is live."""
-    wrong = windows.misplaced(connection)
-    if not wrong:
-        return Finding("windows", "ok", "Every segment that stays in a window is live.")
-    message = f"{len(wrong)} segments stand in a window and are not live: {wrong[:10]}."
-    return Finding("windows", "warn", message, "Restore them where they stand.")
+    return _told(
+        "windows",
+        windows.misplaced(connection),
+        "Every segment that stays in a window is live.",
+        "segments stand in a window and are not live",
+        status="warn",
+        fix="Restore them where they stand.",
+    )
 
 
 def logs(connection: Connection) -> Finding:
     """Whether every row that sessions are replayed from can be read."""
-    damaged = recordings.damaged(connection)
-    if not damaged:
-        return Finding("logs", "ok", "Every row that sessions are replayed from can be read.")
-    message = f"{len(damaged)} rows of sessions' logs cannot be read: {damaged[:10]}."
-    return Finding("logs", "fail", message, _RESTORE)
+    good = "Every row that sessions are replayed from can be read."
+    return _told(
+        "logs", recordings.damaged(connection), good, "rows of sessions' logs cannot be read"
+    )
 
 
 def records(connection: Connection) -> Finding:

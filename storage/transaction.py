@@ -462,7 +462,9 @@ class Transaction:
         if segment.kind == "core_block":
             # The version before it holds again.
             rows = blocks.all_of(self._connection, self._user_id)
-            self.set_state([row.segment_id for row in rows if row.segment_id is not None], "live")
+            current = [row.segment_id for row in rows if row.segment_id is not None]
+            stored = segments.load(self._connection, self._user_id, current)
+            self.set_state([one.segment.id for one in stored if one.state != "live"], "live")
 
     def _scrub_decisions(self, ids: Sequence[int], said: dict[int, int]) -> None:
         """Take the words of segments out of decisions; `said` is a session and the turn of them."""

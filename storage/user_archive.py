@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import Kind, Origin, State
@@ -50,6 +50,7 @@ from agentmem.storage.rows import (
 from agentmem.storage.snapshot import SessionSnapshot
 from agentmem.storage.text import check_name
 from agentmem.storage.transaction import Transaction
+from agentmem.storage.write_observer import WriteObserver
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,26 +58,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _PAGE = 500
-
-
-class WriteObserver(Protocol):
-    """Told of every change that is made through an archive, inside its transaction."""
-
-    def begin(self, transaction: Transaction) -> None:
-        """A change begins."""
-        ...
-
-    def end(self, transaction: Transaction) -> None:
-        """A change is about to be committed: what is written now is committed with it."""
-        ...
-
-    def committed(self) -> None:
-        """It was."""
-        ...
-
-    def failed(self, error: BaseException) -> None:
-        """It was not: nothing of it is stored."""
-        ...
 
 
 class Archive:

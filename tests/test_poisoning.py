@@ -131,8 +131,17 @@ def test_what_is_below_user_trust_stands_behind_its_fence_in_every_prompt(
 def test_three_generations_of_summaries_have_the_trust_of_the_first(
     poisoned: Poisoned, archive: Archive
 ) -> None:
+    for first, told in told_on(archive):
+        assert len(told) == 3
+        for one in told:
+            assert (one.origin, one.trust) == ("summary", first.segment.trust)
+
+
+def told_on(archive: Archive) -> list[tuple[StoredSegment, list[Segment]]]:
+    """Three generations of summaries of every text, stored."""
+    found = []
     for stored in stored_with(archive, "zq"):
-        newest, expected = stored, stored.segment.trust
+        newest, told = stored, []
         for generation in range(3):
             model = ScriptedModel([f"It says: {stored.segment.text[-40:]} (told {generation})"])
             summarizer = Summarizer(
@@ -149,12 +158,15 @@ def test_three_generations_of_summaries_have_the_trust_of_the_first(
             with archive.write() as transaction:
                 added = transaction.add_segment(newest.session_id, newest.turn, written[0])
             newest = archive.segment(added.id)
-            assert (newest.segment.origin, newest.segment.trust) == ("summary", expected)
+            told.append(newest.segment)
+        found.append((stored, told))
+    return found
 
 
 def test_nothing_of_a_forgotten_origin_is_left_in_any_file(poisoned: Poisoned) -> None:
-    """Runs last: the summaries of the test before are among what must go."""
+    """Runs last: after it nothing is there."""
     with open_agent(poisoned.folder, ScriptedModel()) as agent:
+        told_on(agent.memory.archive)
         receipt = agent.memory.forget_origin(poisoned.channel)
         assert len(receipt["segments"]) >= len(MARKED) and len(receipt["made_of_it"]) >= 150
         assert stored_with(agent.memory.archive, "zq") == []
