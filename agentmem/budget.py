@@ -29,6 +29,7 @@ class Budget:
         kv_bytes: bytes of KV for tokens in the window, on the model's device; what exceeds them
             is read from host memory, which is slower. 0 means no ceiling but the tokens.
         parked_ram_bytes: bytes of KV parked in memory; without a KV tier, of copies of a state.
+            None means a sixteenth of what the model's weights take, at least 32 MiB.
         parked_disk_bytes: bytes of KV parked on disk.
     """
 
@@ -40,7 +41,7 @@ class Budget:
     controller_calls: int = 4
     seconds: float = 60.0
     kv_bytes: int = 0
-    parked_ram_bytes: int = 64 * 2**20
+    parked_ram_bytes: int | None = None
     parked_disk_bytes: int = 2 * 2**30
 
     def __post_init__(self) -> None:
@@ -55,7 +56,7 @@ class Budget:
             raise InvalidInput(f"`recall_share` must lie in [0, 1): got {self.recall_share}.")
         for name in ("reserve", "controller_calls", "seconds", "kv_bytes", "parked_ram_bytes",
                      "parked_disk_bytes"):  # fmt: skip
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise InvalidInput(f"`{name}` must not be negative: got {getattr(self, name)}.")
         if not self.reserve:
             object.__setattr__(self, "reserve", max(1, self.max_tokens // 8))

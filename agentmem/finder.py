@@ -10,14 +10,19 @@ from numpy.typing import NDArray
 
 from agentmem.errors import InvalidInput
 from agentmem.facts.cues import is_former
+from agentmem.facts.rivals import rivals
 from agentmem.models.base import Embedder
 from agentmem.outside import Outside
 from agentmem.recall import Recall, Scored, newest_first
+from agentmem.segment import Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.fact_index import FactIndex
 from agentmem.storage.text import normalize_text
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
+
+_RIVALS = 4
+"""Of so many of the best, a newer one may stand above an older one it is like."""
 
 
 class Finder:
@@ -100,7 +105,29 @@ class Finder:
             # What holds instead of one of the best may be far below it, and is lifted.
             beside={*chain(*successors.values())} if limit is not None else (),
         )
-        return newest_first(ranked, successors)[:limit]
+        ranked = newest_first(ranked, successors)[:limit]
+        return (
+            ranked
+            if is_former(text)
+            else newest_first(ranked, self._rivals(text, ranked, successors))
+        )
+
+    def _rivals(
+        self, text: str, ranked: list[Scored], over: Collection[int]
+    ) -> Mapping[int, Collection[int]]:
+        """Among the best, by segment: newer ones of the user's that may hold instead."""
+        answers = {
+            one.segment_id: one.cosine
+            for one in ranked[:_RIVALS]
+            if one.cosine is not None and one.segment_id not in over
+        }
+        found = self._archive.segments(self._archive.existing(answers))
+        said = {
+            one.id: one.text
+            for one in (stored.segment for stored in found)
+            if one.role == "user" and one.trust >= Trust.USER
+        }
+        return rivals(text, said, answers, self.between)
 
     def search(self, query: str, among: Collection[int] | None = None) -> list[Scored]:
         """Every segment that has something of the query, best first.

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from agentmem.errors import InvalidInput, ModelCorrupt, ModelNotFound
+from agentmem.models import local
 from agentmem.models.base import Options, complete
-from agentmem.models.loading import load, resolve
+from agentmem.models.engine import engine_for
+from agentmem.models.loading import LoadedModel, load, resolve
 from agentmem.models.local import LocalModel
+from agentmem.storage.kv_parking import Parking
 from tests.chat_templates import NUMBERED
 from tests.kv_models import save_family
 from tests.local_models import OPTIONS, conversation, next_ids, part, spoken
@@ -137,6 +140,27 @@ def test_a_model_is_loaded_once_and_let_go_when_nobody_holds_it(folder: Path) ->
     del first, second, model
     gc.collect()
     assert weights() is None
+
+
+def test_parked_kv_may_take_a_sixteenth_of_the_weights_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(folder)
+    parameters = sum(each.numel() for each in loaded.model.parameters())
+    assert loaded.weights_bytes >= 4 * parameters
+    engine = engine_for(loaded)
+    given: list[int] = []
+
+    def parking(max_bytes: int) -> Parking:
+        given.append(max_bytes)
+        return Parking(max_bytes)
+
+    monkeypatch.setattr(local, "Parking", parking)
+    LocalModel(engine)
+    monkeypatch.setattr(LoadedModel, "weights_bytes", 2**34)
+    LocalModel(engine)
+    LocalModel(engine, parked_ram_bytes=0)
+    assert given == [32 * 2**20, 2**30, 0]
 
 
 def test_the_fingerprint_tells_models_apart(tmp_path: Path, folder: Path) -> None:

@@ -62,7 +62,8 @@ _QUESTION = re.compile(
     re.IGNORECASE,
 )
 _UNREAL = re.compile(
-    r"^\W*(?:if|unless|imagine|suppose|let's|let us|next time|please (?!use|note|remember"
+    r"^\W*(?:if|unless|imagine|suppose"
+    r"|let(?:'s|’s| us)(?!.*\b(?:after all|instead|then)\b)|next time|please (?!use|note|remember"
     r"|be aware|correct|update|change)|maybe"
     r"|perhaps|i wish"
     r"|i hope|i wonder|i guess|i think about|thanks|thank you|wenn|falls|si\b|如果)"

@@ -57,6 +57,11 @@ class LoadedModel:
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
+    def weights_bytes(self) -> int:
+        """Of parameters and buffers."""
+        return int(self.model.get_memory_footprint())
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         device: torch.device = self.model.device

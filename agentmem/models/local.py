@@ -48,6 +48,8 @@ from agentmem.storage.kv_parking import Parking
 _RESERVED = "~"
 """Keys of what a template or the engine adds begin with this."""
 
+_LEAST_PARKED_BYTES = 32 * 2**20
+
 SUMMARIZES_FROM_PARAMETERS = 1_000_000_000
 """A smaller model keeps fewer facts than sentences would: see `agentmem bench summaries`."""
 
@@ -62,7 +64,8 @@ class LocalModel(ChatModel):
         kv_bytes: bytes of the window's KV on the model's device; what exceeds them is streamed from
             host memory. 0: no ceiling.
         parked_ram_bytes: bytes of KV that left the window, kept in memory; of copies of the
-            window's beginnings where it is read as text and its cache cannot be cut.
+            window's beginnings where it is read as text and its cache cannot be cut. None: a
+            sixteenth of what the weights take, at least 32 MiB.
         chunk_tokens: new tokens of one forward at most.
 
     Attributes:
@@ -76,10 +79,12 @@ class LocalModel(ChatModel):
         kv_format: str = "q8",
         use_kv: bool = True,
         kv_bytes: int = 0,
-        parked_ram_bytes: int = 64 * 2**20,
+        parked_ram_bytes: int | None = None,
         chunk_tokens: int = CHUNK_TOKENS,
     ) -> None:
         loaded = engine.loaded
+        if parked_ram_bytes is None:
+            parked_ram_bytes = max(_LEAST_PARKED_BYTES, loaded.weights_bytes // 16)
         self._engine = engine
         # A model that was attached has proved how it goes on from a cache.
         one_by_one = engine.attached is None and engine.reads_one_by_one
@@ -119,7 +124,7 @@ class LocalModel(ChatModel):
         kv_format: str = "q8",
         use_kv: bool = True,
         kv_bytes: int = 0,
-        parked_ram_bytes: int = 64 * 2**20,
+        parked_ram_bytes: int | None = None,
         chunk_tokens: int = CHUNK_TOKENS,
         threads: int | None = None,
         dtype: str | None = None,

@@ -45,7 +45,7 @@ def resolve_model(
     kv_format: str = "q8",
     threads: int | None = None,
     kv_bytes: int = 0,
-    parked_ram_bytes: int = 64 << 20,
+    parked_ram_bytes: int | None = None,
     dtype: str | None = None,
 ) -> ChatModel:
     """The model a spec names.
@@ -125,7 +125,7 @@ def _local(
     kv_format: str,
     threads: int | None,
     kv_bytes: int,
-    parked_ram_bytes: int,
+    parked_ram_bytes: int | None,
     dtype: str | None,
 ) -> ChatModel:
     from agentmem.models.setup import model_dir
