@@ -94,7 +94,18 @@ class Finder:
         """
         if vector is None:
             vector = self.embed(text)
-        successors = {} if is_former(text) else self.facts.successors(text)
+        former = is_former(text)
+        successors: dict[int, Collection[int]] = {}
+
+        def instead(best: Iterable[int]) -> Collection[int]:
+            # What holds instead of one of the best may be far below it, and is lifted.
+            lifted: set[int] = set()
+            while not former and (newer := self.facts.successors(text, best)):
+                successors.update(newer)
+                best = {*chain(*newer.values())} - lifted
+                lifted |= best
+            return lifted
+
         ranked = self._recall.rank(
             text,
             vector,
@@ -102,15 +113,12 @@ class Finder:
             words=self._words,
             exclude=exclude,
             limit=limit,
-            # What holds instead of one of the best may be far below it, and is lifted.
-            beside={*chain(*successors.values())} if limit is not None else (),
+            beside=instead,
         )
         ranked = newest_first(ranked, successors)[:limit]
-        return (
-            ranked
-            if is_former(text)
-            else newest_first(ranked, self._rivals(text, ranked, successors))
-        )
+        if former:
+            return ranked
+        return newest_first(ranked, self._rivals(text, ranked, successors))
 
     def _rivals(
         self, text: str, ranked: list[Scored], over: Collection[int]

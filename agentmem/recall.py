@@ -12,7 +12,7 @@ worth bringing back: small talk recalls next to nothing. It reads the two indexe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -78,7 +78,7 @@ class Recall:
         words: WordIndex,
         exclude: int = 0,
         limit: int | None = None,
-        beside: Collection[int] = (),
+        beside: Callable[[list[int]], Collection[int]] | None = None,
     ) -> list[Scored]:
         """Segments of the user by their score, best first; ties by id, newest first.
 
@@ -88,7 +88,7 @@ class Recall:
             vectors, words: the two indexes.
             exclude: the query's own segment, where it is stored already.
             limit: the best so many; None is every segment.
-            beside: ids of others that are wanted below those.
+            beside: told the ids of these, names others that are wanted below them.
         """
         vector_ids, cosines = _without(exclude, *vectors.scores(vector))
         word_ids, bm25 = _without(exclude, *words.scores(text))
@@ -104,9 +104,11 @@ class Recall:
         coverage = np.minimum(1.0, word / weight) if weight > 1e-9 else np.zeros_like(word)
         score = _z(cosine) + float(coverage.max()) ** 2 * _z(word)
         order = np.lexsort((-ids, -score))
-        if limit is not None:
-            rest = order[limit:]
-            order = np.concatenate((order[:limit], rest[np.isin(ids[rest], list(beside))]))
+        num_best = ids.size if limit is None else limit
+        best, rest = order[:num_best], order[num_best:]
+        if beside is not None:
+            wanted = list(beside(ids[best].tolist()))
+            best = np.concatenate((best, rest[np.isin(ids[rest], wanted)]))
         return [
             Scored(
                 int(ids[i]),
@@ -114,7 +116,7 @@ class Recall:
                 float(cosine[i]) if embedded[i] else None,
                 float(coverage[i]),
             )
-            for i in order
+            for i in best
         ]
 
     def worth(self, text: str, ranked: list[Scored]) -> list[Scored]:

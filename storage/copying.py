@@ -25,6 +25,7 @@ from agentmem.storage.schema import (
     turns,
     words,
 )
+from agentmem.storage.segments import are_of
 
 Rows = dict[str, list[dict[str, Any]]]
 """Rows by the name of their table."""
@@ -39,7 +40,7 @@ def segment_rows(connection: Connection, owner: int, ids: Sequence[int]) -> Rows
     """A user's segments with their messages, words, tags and parents."""
     rows: Rows = {table.name: [] for table in (segments, *_OF_SEGMENTS, lineage)}
     for portion in portions(ids):
-        mine = select(segments).where(segments.c.user_id == owner, segments.c.id.in_(portion))
+        mine = select(segments).where(are_of(owner, portion))
         found = [dict(row) for row in connection.execute(mine).mappings()]
         there = [row["id"] for row in found]
         rows["segments"] += found

@@ -30,7 +30,6 @@ class FactIndex(DerivedIndex):
         self._by_segment: dict[int, set[int]] = defaultdict(set)
         self._by_about: dict[int, set[int]] = defaultdict(set)
         self._by_term: dict[str, set[int]] = defaultdict(set)
-        self._changed: set[int] = set()
         self._echoes: dict[int, int] = {}
 
     def facts(self) -> list[Fact]:
@@ -57,37 +56,36 @@ class FactIndex(DerivedIndex):
                 found |= ids
             return [self._facts[one] for one in sorted(found)]
 
-    def successors(self, query: str) -> Mapping[int, tuple[int, ...]]:
-        """For each segment whose words hold no longer: those that say what holds instead.
+    def successors(self, query: str, among: Iterable[int]) -> Mapping[int, tuple[int, ...]]:
+        """For each of these segments whose words hold no longer: those that say what does instead.
 
         A reply given in the turn of such a segment says its words again. A segment that also says
         something that still holds counts only where the query shares a word with what does not.
         """
         with self._lock:
             self.apply()
+            asked = frozenset(analyze(query))
             found: dict[int, tuple[int, ...]] = {}
-            asked: frozenset[str] | None = None
-            for about in self._changed:
-                group = [self._facts[one] for one in self._by_about[about]]
-                holding = [fact for fact in group if fact.valid_to is None]
-                if not holding:
-                    continue
-                now = tuple(one for fact in holding for one in reversed(fact.segment_ids))
-                for fact in group:
-                    if fact.valid_to is None:
-                        continue
-                    for segment_id in fact.segment_ids:
-                        if segment_id in now:
-                            continue
-                        if self._says_more(segment_id, about):
-                            asked = frozenset(analyze(query)) if asked is None else asked
-                            if not asked & set(analyze(fact.subject)):
-                                continue
-                        found[segment_id] = (*found.get(segment_id, ()), *now)
-            for reply, segment_id in self._echoes.items():
-                if segment_id in found:
-                    found[reply] = found[segment_id]
+            for segment_id in among:
+                if instead := self._instead(self._echoes.get(segment_id, segment_id), asked):
+                    found[segment_id] = instead
             return found
+
+    def _instead(self, segment_id: int, asked: frozenset[str]) -> tuple[int, ...]:
+        """The segments that say what holds instead of what one says; empty where it holds."""
+        found: tuple[int, ...] = ()
+        for fact in (self._facts[one] for one in sorted(self._by_segment.get(segment_id, ()))):
+            if fact.valid_to is None:
+                continue
+            group = (self._facts[one] for one in sorted(self._by_about[fact.about]))
+            holding = [other for other in group if other.valid_to is None]
+            now = tuple(one for other in holding for one in reversed(other.segment_ids))
+            if segment_id in now or (
+                self._says_more(segment_id, fact.about) and not asked & set(analyze(fact.subject))
+            ):
+                continue
+            found += now
+        return found
 
     def _says_more(self, segment_id: int, about: int) -> bool:
         facts = (self._facts[one] for one in self._by_segment[segment_id])
@@ -98,7 +96,6 @@ class FactIndex(DerivedIndex):
         self._by_segment.clear()
         self._by_about.clear()
         self._by_term.clear()
-        self._changed.clear()
         self._echoes.clear()
 
     def _load(self, ids: Sequence[int] | None) -> None:
@@ -109,8 +106,6 @@ class FactIndex(DerivedIndex):
             self._by_about[fact.about].add(fact.id)
             for term in _terms(fact):
                 self._by_term[term].add(fact.id)
-            if fact.valid_to is not None:
-                self._changed.add(fact.about)
             for segment_id in fact.segment_ids:
                 self._by_segment[segment_id].add(fact.id)
         ended = [one for fact in loaded if fact.valid_to is not None for one in fact.segment_ids]

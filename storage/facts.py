@@ -16,7 +16,7 @@ from agentmem.segment import Trust
 from agentmem.storage.ids import as_ids, is_id, portions
 from agentmem.storage.rows import Fact, Source
 from agentmem.storage.schema import AnySelect, fact_reads, fact_sources, facts, segments
-from agentmem.storage.segments import FORGOTTEN, select_segments
+from agentmem.storage.segments import FORGOTTEN, are_of, select_segments
 from agentmem.storage.timeline import order, timeline
 
 _sources = select(
@@ -258,23 +258,22 @@ def unread(user_id: int, extractor: str, after: int) -> AnySelect:
 def echoes(connection: Connection, user_id: int, segment_ids: Sequence[int]) -> dict[int, int]:
     """Replies of the turns that some segments were said in, each with the segment it answers."""
     found: dict[int, int] = {}
-    said = segments.alias("said")
+    reply = segments.alias("reply")
     for portion in portions(as_ids(segment_ids)):
         query = (
-            select(segments.c.id, said.c.id)
+            select(reply.c.id, segments.c.id)
             .join(
-                said,
-                (said.c.session_id == segments.c.session_id) & (said.c.turn == segments.c.turn),
+                reply,
+                (reply.c.session_id == segments.c.session_id) & (reply.c.turn == segments.c.turn),
             )
             .where(
-                segments.c.user_id == user_id,
-                segments.c.origin == "assistant",
-                segments.c.kind == "turn",
-                segments.c.state != FORGOTTEN,
-                said.c.id.in_(portion),
+                are_of(user_id, portion),
+                reply.c.origin == "assistant",
+                reply.c.kind == "turn",
+                reply.c.state != FORGOTTEN,
             )
         )
-        found.update((reply, segment_id) for reply, segment_id in connection.execute(query))
+        found.update((each, segment_id) for each, segment_id in connection.execute(query))
     return found
 
 

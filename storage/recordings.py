@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy import Connection, delete, select, text
 
 from agentmem.errors import InvalidInput, StoreCorrupt
 from agentmem.storage import encoding
@@ -114,8 +114,9 @@ def load(connection: Connection, session_id: int) -> list[RecordingRow]:
 
 def last_change(connection: Connection, session_id: int) -> int:
     """The newest change that the newest row of a session's log covers; 0 where it has none."""
-    query = select(func.max(recordings.c.last_change)).where(recordings.c.session_id == session_id)
-    return int(connection.execute(query).scalar() or 0)
+    query = select(recordings.c.last_change).where(recordings.c.session_id == session_id)
+    newest = query.order_by(recordings.c.id.desc()).limit(1)
+    return int(connection.execute(newest).scalar() or 0)
 
 
 def remove(connection: Connection, session_id: int) -> None:

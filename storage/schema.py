@@ -26,7 +26,7 @@ from sqlalchemy.schema import ForeignKeyConstraint, UniqueConstraint
 AnyRow = Row[*tuple[Any, ...]]
 AnySelect = Select[*tuple[Any, ...]]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """The newest revision in `migrations/versions`, also kept as SQLite's `user_version`."""
 
 metadata = MetaData(
@@ -121,7 +121,8 @@ segments = Table(
     _integer("used_turn"),
     _integer("searchable"),
     _text("source", nullable=True),
-    Index(None, "session_id"),
+    Index(None, "session_id", "turn"),
+    Index(None, "session_id", "state"),
     Index(None, "user_id"),
     **_NUMBERED,
 )

@@ -8,14 +8,32 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from agentmem.errors import InvalidInput
 from agentmem.segment import MOST_TRUST, Kind, Message, Origin, Segment, State, ToolCall, Trust
 from agentmem.storage import encoding, faults
 from agentmem.storage.ids import as_ids, check_number, is_id, not_found, portions
 from agentmem.storage.rows import StoredSegment
-from agentmem.storage.schema import AnyRow, AnySelect, lineage, messages, segments, windows
+from agentmem.storage.schema import (
+    AnyRow,
+    AnySelect,
+    lineage,
+    messages,
+    segments,
+    sessions,
+    windows,
+)
 from agentmem.storage.text import check_text
 
 FORGOTTEN: State = "forgotten"
@@ -25,8 +43,21 @@ _TRUST = {int(trust): trust for trust in Trust}
 _insert = insert(segments)
 _insert_messages = insert(messages)
 _insert_lineage = insert(lineage)
+
+
+def are_of(
+    user_id: int | BindParameter[int], ids: Sequence[int] | BindParameter[Any]
+) -> ColumnElement[bool]:
+    """That segments are of these ids, and the user's.
+
+    SQLite, without statistics, takes the index on users to lead to ten rows, and would walk all a
+    user ever said instead of looking up a few ids. A sum has no index.
+    """
+    return segments.c.id.in_(ids) & (segments.c.user_id + 0 == user_id)
+
+
 _OWNED = select(segments.c.id, segments.c.state).where(
-    segments.c.user_id == bindparam("user_id"), segments.c.id.in_(bindparam("ids", expanding=True))
+    are_of(bindparam("user_id"), bindparam("ids", expanding=True))
 )
 
 
@@ -143,7 +174,8 @@ def load(connection: Connection, user_id: int, ids: Sequence[int]) -> list[Store
     found: dict[int, StoredSegment] = {}
     wanted = as_ids(ids)
     for portion in portions(sorted(set(wanted))):
-        rows = connection.execute(select_segments(user_id).where(segments.c.id.in_(portion)))
+        query = select(segments).where(are_of(user_id, portion), segments.c.state != FORGOTTEN)
+        rows = connection.execute(query)
         found.update((stored.segment.id, stored) for stored in assemble(connection, rows.all()))
     for segment_id in wanted:
         if segment_id not in found:
@@ -335,7 +367,8 @@ def count_states(connection: Connection, user_id: int, session_id: int) -> dict[
         return {}
     query = (
         select(segments.c.state, func.count())
-        .where(segments.c.user_id == user_id, segments.c.session_id == session_id)
+        .join(sessions, sessions.c.id == segments.c.session_id)
+        .where(sessions.c.user_id == user_id, sessions.c.id == session_id)
         .group_by(segments.c.state)
     )
     return {cast(State, state): count for state, count in connection.execute(query)}

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from agentmem.segment import Segment
 from agentmem.storage.ids import portions
 from agentmem.storage.schema import segments, words
-from agentmem.storage.segments import FORGOTTEN, assemble, select_segments
+from agentmem.storage.segments import FORGOTTEN, are_of, assemble, select_segments
 from agentmem.storage.terms import ANALYZER, analyze
 
 _insert = insert(words)
@@ -39,8 +39,7 @@ def load(
             select(segments.c.id, words.c.analyzer, words.c.terms)
             .outerjoin(words, words.c.segment_id == segments.c.id)
             .where(
-                segments.c.user_id == user_id,
-                segments.c.id.in_(portion),
+                are_of(user_id, portion),
                 segments.c.searchable == 1,
                 segments.c.state != FORGOTTEN,
             )
@@ -53,7 +52,7 @@ def load(
             else:
                 stale.append(segment_id)
         if stale:
-            rows = connection.execute(select_segments(user_id).where(segments.c.id.in_(stale)))
+            rows = connection.execute(select(segments).where(are_of(user_id, stale)))
             for stored in assemble(connection, rows.all()):
                 yield stored.segment.id, analyze(stored.segment.text)
 

@@ -6,6 +6,7 @@ was found there. Nothing is held open while an extractor reads.
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -92,7 +93,7 @@ class FactKeeper:
         near: Mapping[int, float],
     ) -> None:
         segment = stored.segment
-        nearest = sorted(near, key=near.__getitem__, reverse=True)[:_NEAREST]
+        nearest = heapq.nlargest(_NEAREST, near, key=near.__getitem__)
         before: list[Fact] = []
         for ordinal, statement in enumerate(statements):
             source = Source(
