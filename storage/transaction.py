@@ -137,6 +137,7 @@ class Transaction:
         if ids:
             recordings.remove_where_seen(self._connection, self._user_id, session_id, min(ids))
         sessions.remove(self._connection, session_id)
+        self._hold_current_versions()
         self._log("forget", ids)
         self.removed_sessions.append(session_id)
         return len(ids) + len(made)
@@ -460,11 +461,14 @@ class Transaction:
         segments.forget(self._connection, segment.id)
         self._log("forget", [segment.id])
         if segment.kind == "core_block":
-            # The version before it holds again.
-            rows = blocks.all_of(self._connection, self._user_id)
-            current = [row.segment_id for row in rows if row.segment_id is not None]
-            stored = segments.load(self._connection, self._user_id, current)
-            self.set_state([one.segment.id for one in stored if one.state != "live"], "live")
+            self._hold_current_versions()
+
+    def _hold_current_versions(self) -> None:
+        """Where the newest version of a block went, the one before it holds again."""
+        rows = blocks.all_of(self._connection, self._user_id)
+        current = [row.segment_id for row in rows if row.segment_id is not None]
+        stored = segments.load(self._connection, self._user_id, current)
+        self.set_state([one.segment.id for one in stored if one.state != "live"], "live")
 
     def _scrub_decisions(self, ids: Sequence[int], said: dict[int, int]) -> None:
         """Take the words of segments out of decisions; `said` is a session and the turn of them."""
