@@ -140,8 +140,8 @@ def _fill(archive: Archive) -> Filled:
         transaction.answer_turn(told.id, {"text": "So: Yes?"})
         lone = transaction.add_segment(work, 1, _said("Nobody else."))
         parked = transaction.add_segment(work, 1, _said("Parked here."), state="parked")
-        ids = (code.id, answer.id, name.id, summary.id)
-        _add_decisions(transaction, main, work, ids, word)
+        ids = (code.id, answer.id, name.id, tool.id, summary.id)
+        _add_decisions(transaction, main, work, early, ids, word)
         _add_facts(transaction, code.id, name.id, guest.id, word)
         for space, dim in (("hash:4", 4), ("mini", 2)):
             for at, one in enumerate((code, name, summary)):
@@ -182,15 +182,17 @@ def _add_blocks(transaction: Transaction, main: int, work: int) -> tuple[int, in
 
 
 def _add_decisions(
-    transaction: Transaction, main: int, work: int, ids: tuple[int, ...], word: str
+    transaction: Transaction, main: int, work: int, early: int, ids: tuple[int, ...], word: str
 ) -> None:
-    code, answer, name, summary = ids
+    code, answer, name, tool, summary = ids
     made = []
     for session, turn, about, effect in (
         (main, 1, (code,), {"tokens_before": 9, "why": word}),
         (work, 1, (code, answer), {"summary_id": summary}),
         (main, 2, (name, answer), {}),
         (work, 3, (name, code), {}),
+        (early, 1, (answer,), {}),
+        (early, 2, (tool,), {}),
     ):
         decision = Decision(
             "drop",

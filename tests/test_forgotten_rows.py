@@ -89,7 +89,7 @@ def done(path: Path, act: Callable[[Archive], object]) -> Difference:
         act(store.for_user(ME))
         assert [finding for finding in store.check() if finding.status == "fail"] == []
     found = difference(before, rows_of(path))
-    found.pop("changes")
+    found.pop("changes", None)
     return found
 
 
@@ -141,6 +141,7 @@ def test_an_answer_takes_what_models_said_from_its_turn_on(path: Path, mine: Fil
         "turns": {(1,): {"reply.text": ""}},
         "decisions": {
             (1,): UNQUOTED, (2,): bare(mine.code), (3,): bare(mine.name), (4,): UNQUOTED,
+            (5,): bare(one), (6,): UNQUOTED,
         },
         "recordings": LOGS,
         **gone("messages", (one, 0)),
@@ -227,6 +228,20 @@ def test_the_log_that_a_segment_began_with_ends_with_it(path: Path, mine: Filled
         assert archive.recordings(new) == [] and archive.recordings(mine.early) != []
 
 
+def test_a_log_that_began_right_after_the_newest_segment_has_seen_it(
+    path: Path, mine: Filled
+) -> None:
+    assert done(path, forget(mine.parked))["recordings"] == LOGS
+
+
+def test_a_log_that_is_ended_ends_alone(path: Path, mine: Filled) -> None:
+    def end(archive: Archive) -> None:
+        with archive.write() as transaction:
+            transaction.end_log(mine.main)
+
+    assert done(path, end) == gone("recordings", 1, 4)
+
+
 @pytest.mark.parametrize("portion", [500, 1])
 def test_a_session_goes_with_its_words_elsewhere_and_its_guests_stay(
     path: Path, mine: Filled, monkeypatch: pytest.MonkeyPatch, portion: int
@@ -238,7 +253,14 @@ def test_a_session_goes_with_its_words_elsewhere_and_its_guests_stay(
         # In no window any more; what others hold, parked or is core memory is where it was.
         "segments": dict.fromkeys((one,) for one in own)
         | {(made,): FORGOTTEN, (mine.lone,): {"state": "archived"}},
-        "decisions": {(1,): None, (2,): bare(mine.code), (3,): None, (4,): bare(mine.name)},
+        "decisions": {
+            (1,): None,
+            (2,): bare(mine.code),
+            (3,): None,
+            (4,): bare(mine.name),
+            (5,): bare(mine.answer),
+            (6,): bare(mine.tool),
+        },
         "recordings": LOGS,
         **gone("sessions", mine.main),
         **gone("leases", mine.main),

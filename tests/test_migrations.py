@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, insert
+from sqlalchemy import create_engine
 
 from agentmem.errors import SchemaNewer, StoreCorrupt
 from agentmem.segment import Message, Segment
 from agentmem.storage import check, migrate
 from agentmem.storage.archive import Store
-from agentmem.storage.engine import APPLICATION_ID
 from agentmem.storage.schema import SCHEMA_VERSION, metadata
+from tests.older_stores import described
 
 REBUILD = """
 from alembic import op
@@ -40,41 +38,6 @@ def upgrade():
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "me.db"
-
-
-def described(path: Path) -> dict[str, Any]:
-    """Everything SQLite says of the tables of a file, but the text they were made with."""
-    connection = sqlite3.connect(path)
-    names = [
-        name
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
-        if name != "alembic_version" and not name.startswith("sqlite_")
-    ]
-    tables = {}
-    for name in names:
-        indexes = connection.execute("SELECT * FROM pragma_index_list(?)", [name]).fetchall()
-        keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", [name]).fetchall()
-        tables[name] = {
-            "columns": connection.execute("SELECT * FROM pragma_table_info(?)", [name]).fetchall(),
-            "keys": sorted(key[2:] for key in keys),
-            "indexes": {
-                (index[1] if not index[1].startswith("sqlite_") else "", *index[2:]): [
-                    column
-                    for (column,) in connection.execute(
-                        "SELECT name FROM pragma_index_info(?)", [index[1]]
-                    )
-                ]
-                for index in indexes
-            },
-            "kind": connection.execute(
-                "SELECT wr, strict FROM pragma_table_list WHERE name = ?", [name]
-            ).fetchone(),
-            "counts": connection.execute(
-                "SELECT sql LIKE '%AUTOINCREMENT%' FROM sqlite_master WHERE name = ?", [name]
-            ).fetchone(),
-        }
-    connection.close()
-    return tables
 
 
 def test_a_new_store_has_the_schema_that_the_code_speaks_of(path: Path) -> None:
@@ -141,64 +104,6 @@ def test_an_older_store_is_copied_and_upgraded_with_its_rows(
     assert copy.stat().st_mode & 0o077 == 0
     assert rows(copy, "PRAGMA user_version") == [(SCHEMA_VERSION,)]
     assert rows(copy, "SELECT content FROM messages") == [("one",), ("two",)]
-
-
-def store_of_schema(path: Path, version: int) -> None:
-    """A store as that revision left it, with a user, a session and a segment."""
-    engine = create_engine(f"sqlite:///{path}")
-    config = Config()
-    config.set_main_option("script_location", str(migrate.MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, f"{version:04}")
-        connection.exec_driver_sql(f"PRAGMA application_id={APPLICATION_ID}")
-        said = Segment((Message("user", "one"),))
-        for table, values in {
-            "users": {"id": 1, "name": "ann"},
-            "sessions": {"id": 1, "user_id": 1, "name": "main", "created": 0.0, "settings": "{}"},
-            "segments": {"id": 1, "user_id": 1, "session_id": 1, "turn": 1, "kind": "turn",
-                         "origin": "user", "trust": 2, "created": 0.0, "state": "live",
-                         "content_hash": said.content_hash, "pinned": 0, "kept_until": 0,
-                         "recalls": 0, "used_turn": 0, "searchable": 0},
-            "messages": {"segment_id": 1, "ordinal": 0, "role": "user", "content": "one"},
-        }.items():  # fmt: skip
-            connection.execute(insert(metadata.tables[table]).values(values))
-    engine.dispose()
-    path.chmod(0o600)
-
-
-@pytest.mark.parametrize("version", range(1, SCHEMA_VERSION))
-def test_a_store_of_every_older_schema_is_upgraded_to_the_very_schema(
-    path: Path, version: int
-) -> None:
-    store_of_schema(path, version)
-    with Store.open(path) as store:
-        archive = store.for_user("ann")
-        (stored,) = archive.session_segments(archive.session("main", create=False).id)
-        assert stored.segment.text == "one"
-        assert archive.blocks() == [] and archive.passage_ids() == []
-        assert [finding.name for finding in store.check() if finding.status == "fail"] == []
-    fresh = path.with_name("fresh.db")
-    Store.open(fresh).close()
-    assert described(path) == described(fresh)
-
-
-def test_the_copy_of_an_upgrade_goes_with_the_first_that_is_forgotten(path: Path) -> None:
-    store_of_schema(path, 1)
-    backup = path.with_name("me.db.schema-1.backup")
-    others = path.with_name("me.db.schema-x.backup"), path.with_name("you.db.schema-1.backup")
-    for other in others:
-        other.touch(0o600)
-    with Store.open(path) as store:
-        archive = store.for_user("ann")
-        archive.remove_session(archive.session("empty").name)
-        assert backup.exists()
-        with archive.write() as transaction:
-            transaction.forget(1)
-        assert transaction.num_backups == 1
-    assert not backup.exists()
-    assert all(other.exists() for other in others)
 
 
 @pytest.mark.parametrize(
