@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from agentmem.decision import Decision
-from agentmem.segment import Kind, Message, Origin, Segment, ToolCall, Trust
+from agentmem.segment import Kind, Message, Origin, Role, Segment, ToolCall, Trust
 from agentmem.storage.archive import Archive, Store, Transaction, WindowEntry
 from agentmem.storage.rows import BlockEdit, Source
 
@@ -89,7 +89,7 @@ def fill_store(path: Path) -> list[Filled]:
 
 def _said(text: str, kind: Kind = "turn", origin: Origin = "user", *parents: int) -> Segment:
     """What was said, the later the longer its text."""
-    role = "assistant" if origin == "assistant" else "user"
+    role: Role = "assistant" if origin == "assistant" else "user"
     trust = Trust.EXTERNAL if origin == "import" else Trust.USER
     source = "0f0f notes.txt" if origin == "import" else ""
     created = NOW + len(text)
@@ -137,7 +137,7 @@ def _fill(archive: Archive) -> Filled:
         told = transaction.add_turn(main, None, "Yes? No.")
         doubt = transaction.add_segment(main, 3, _said("Well: Yes? No. Or yes."))
         doubted = transaction.add_segment(main, 3, _said("Yes?", "turn", "assistant"))
-        transaction.answer_turn(told.id, {"text": "So: Yes?"})
+        transaction.answer_turn(told.id, {"text": "So: Yes? You said: Well: Yes? No. Or yes."})
         lone = transaction.add_segment(work, 1, _said("Nobody else."))
         parked = transaction.add_segment(work, 1, _said("Parked here."), state="parked")
         ids = (code.id, answer.id, name.id, tool.id, summary.id)
@@ -218,7 +218,7 @@ def _add_decisions(
 
 
 def _add_facts(transaction: Transaction, code: int, name: int, guest: int, word: str) -> None:
-    abouts = []
+    abouts: list[int] = []
     for segment, value, ended, at, about in (
         (code, word, False, 1.0, None),
         (name, word.upper(), False, 2.0, 0),

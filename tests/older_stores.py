@@ -64,18 +64,18 @@ def store_of_schema(path: Path, version: int, rows: Rows) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, f"{version:04}")
     engine.dispose()
-    connection = sqlite3.connect(path)
-    known = {name: _columns(connection, name) for name in rows_of(path)}
-    connection.execute("DELETE FROM sqlite_sequence")
+    store = sqlite3.connect(path)
+    known = {name: _columns(store, name) for name in rows_of(path)}
+    store.execute("DELETE FROM sqlite_sequence")
     for table in known:
         for row in rows[table]:
             if table != "sqlite_sequence" or dict(row)["name"] in known:
                 values = {name: value for name, value in row if name in known[table]}
                 names, marks = ", ".join(values), ", ".join("?" * len(values))
                 insert = f"INSERT INTO {table} ({names}) VALUES ({marks})"  # noqa: S608
-                connection.execute(insert, list(values.values()))
-    connection.commit()
-    connection.close()
+                store.execute(insert, list(values.values()))
+    store.commit()
+    store.close()
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:

@@ -296,6 +296,45 @@ def test_a_session_that_wrote_a_block_last_leaves_the_version_before_it_live(
         **gone("windows", (mine.work, 0), (mine.work, 1))["windows"],
     }
     assert found["facts"] == {(3,): None}
+    assert found["recordings"] == LOGS
+
+
+def test_a_removed_session_ends_the_logs_that_saw_its_first_words(path: Path) -> None:
+    with Store.open(path, durability="relaxed") as store:
+        archive = store.for_user(ME)
+        with archive.write() as transaction:
+            talk, other = transaction.session("talk"), transaction.session("other")
+            transaction.add_segment(talk, 1, Segment((Message("user", "One."),)))
+            transaction.add_recording(other, transaction.counters(other), [["say", "One?"]])
+            transaction.add_segment(talk, 2, Segment((Message("user", "Two."),)))
+        archive.remove_session("talk")
+        assert archive.recordings(other) == []
+
+
+def test_the_kv_of_what_may_have_seen_it_goes_and_no_other(path: Path, mine: Filled) -> None:
+    with Store.open(path, durability="relaxed") as store:
+        archive = store.for_user(ME)
+        folders = {}
+        for one in (archive, store.for_user(USERS[1])):
+            for row in one.sessions():
+                folder = one.kv_folder(row)
+                folder.create()
+                folders[one.user, row.name] = folder.path
+                for key in (mine.code - 1, mine.code, mine.answer, mine.name, mine.tool, "text"):
+                    (folder.path / folder.file_name(key, 1)).write_bytes(b"kv")
+
+        def left(user: str, session: str) -> list[int]:
+            there = folders[user, session].glob("*.kv")
+            return sorted(int(file.name.split(".")[0]) for file in there if file.name[0] != "s")
+
+        forget(mine.name, mine.answer)(archive)
+        assert left(ME, "main") == left(ME, "early") == [mine.code - 1, mine.code]
+        assert not list(folders[ME, "main"].glob("s*"))
+        archive.remove_session("wörk")
+        assert not folders[ME, "wörk"].exists() and folders[ME, "main"].exists()
+        archive.forget_all()
+        assert not folders[ME, "main"].exists() and not folders[ME, "early"].exists()
+        assert all(len(left(USERS[1], name)) == 5 for name in ("main", "wörk", "early"))
 
 
 def test_of_everything_only_the_name_and_that_it_went_is_left(path: Path, mine: Filled) -> None:
@@ -318,24 +357,28 @@ def test_of_everything_only_the_name_and_that_it_went_is_left(path: Path, mine: 
     assert mine.word.encode() not in path.read_bytes()
 
 
-def test_what_others_follow_is_told_of_every_segment_that_changed(path: Path, mine: Filled) -> None:
+def told(path: Path, act: Callable[[Archive], object]) -> list[tuple[str, int]]:
+    """The changes that others, who follow the log, see of an act of the first user."""
     with Store.open(path, durability="relaxed") as store:
         archive = store.for_user(ME)
+        seen = archive.last_change()
+        act(archive)
+        return [(change.op, change.segment_id) for change in archive.changes(seen)]
 
-        def told(act: Callable[[Archive], object]) -> list[tuple[str, int]]:
-            seen = archive.last_change()
-            act(archive)
-            return [(change.op, change.segment_id) for change in archive.changes(seen)]
 
-        assert told(forget(mine.code)) == [
-            ("fact", mine.name), ("fact", mine.guest), ("forget", mine.code),
-        ]  # fmt: skip
-        assert told(forget(mine.newer_block)) == [
-            ("forget", mine.newer_block), ("state", mine.block),
-        ]  # fmt: skip
-        assert told(lambda archive: archive.remove_session("main")) == [
-            ("forget", mine.summary), ("fact", mine.guest), ("state", mine.lone),
-            ("state", mine.guest),
-            *(("forget", one) for one in (mine.answer, mine.name, mine.tool, mine.block,
-                                          mine.doubt, mine.doubted)),
-        ]  # fmt: skip
+def test_others_are_told_of_every_segment_that_changed_and_of_no_other(
+    path: Path, mine: Filled
+) -> None:
+    copy = Path(shutil.copy(path, path.with_name("copy.db")))
+    newer = mine.newer_block
+    assert told(copy, forget(newer)) == [("forget", newer), ("state", mine.block)]
+    facts = [("fact", mine.name), ("fact", mine.guest)]
+    assert told(path, forget(mine.code)) == [*facts, ("forget", mine.code)]
+    own = (mine.answer, mine.name, mine.tool, mine.block, mine.doubt, mine.doubted)
+    assert told(path, lambda archive: archive.remove_session("main")) == [
+        ("forget", mine.summary),
+        ("fact", mine.guest),
+        ("state", mine.lone),
+        ("state", mine.guest),
+        *(("forget", one) for one in own),
+    ]
