@@ -299,6 +299,16 @@ def test_a_session_that_wrote_a_block_last_leaves_the_version_before_it_live(
     assert found["recordings"] == LOGS
 
 
+def test_what_was_made_of_it_and_is_forgotten_already_is_in_nobodys_way(
+    path: Path, mine: Filled
+) -> None:
+    with Store.open(path, durability="relaxed") as store:
+        archive = store.for_user(ME)
+        forget(mine.summary)(archive)
+        assert archive.descendants([mine.code]) == set()
+        assert archive.remove_session("main") == 7
+
+
 def test_a_removed_session_ends_the_logs_that_saw_its_first_words(path: Path) -> None:
     with Store.open(path, durability="relaxed") as store:
         archive = store.for_user(ME)
