@@ -39,8 +39,8 @@ class Ran:
         return [event for event in self.events if event["type"] == kind]
 
 
-def run_cli(*words: str | Path, stdin: str | bytes = b"") -> Ran:
-    """Run a command in this process, with streams of its own."""
+def run_cli(*words: str | Path, stdin: str | bytes = b"", columns: int = 200) -> Ran:
+    """Run a command in this process, with streams of its own, on a screen of so many columns."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
     out, err = (
         io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in ("stdout", "stderr")
@@ -49,7 +49,7 @@ def run_cli(*words: str | Path, stdin: str | bytes = b"") -> Ran:
         patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), "utf-8"))
         patch.setattr("sys.stdout", out)
         patch.setattr("sys.stderr", err)
-        patch.setenv("COLUMNS", "200")
+        patch.setenv("COLUMNS", str(columns))
         code = main([str(word) for word in words])
     stdout, stderr = (stream.detach() for stream in (out, err))
     assert isinstance(stdout, io.BytesIO) and isinstance(stderr, io.BytesIO)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentmem.cli import render
+from agentmem.cli import render, tables
 from agentmem.events import Decided, Recalled, RecalledSegment, Usage
 
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -51,13 +51,13 @@ def test_no_text_steers_a_terminal(text: str) -> None:
 
 
 def test_markup_in_memory_is_text() -> None:
-    assert screen(render.table("id", "text", rows=[(1, "[red]x[/red] :smile:")])) == (
+    assert screen(tables.table("id", "text", rows=[(1, "[red]x[/red] :smile:")])) == (
         "id  text\n 1  [red]x[/red] :smile:"
     )
 
 
 def test_an_odd_bracket_is_no_error() -> None:
-    assert "[/]" in screen(render.table("id", "text", rows=[(1, "[/] [bold")]))
+    assert "[/]" in screen(tables.table("id", "text", rows=[(1, "[/] [bold")]))
 
 
 @given(st.text())

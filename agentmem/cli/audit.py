@@ -27,7 +27,7 @@ def audit(
 ) -> None:
     """List what is remembered with where it came from and how far it is believed."""
     from agentmem import from_origin, origin_name
-    from agentmem.cli import records, render
+    from agentmem.cli import records, render, tables
 
     with options.open_archive(store, user) as archive:
         names = {row.id: row.name for row in archive.sessions()}
@@ -53,7 +53,7 @@ def audit(
             for stored in found
         ]
     columns = ("id", "from", "trust", "kind", "state", "session", "made of", "text")
-    render.table_console().print(render.table(*columns, rows=rows))
+    render.table_console().print(tables.table(*columns, rows=rows))
 
 
 def _all_of(archive: Archive) -> Iterator[StoredSegment]:

@@ -21,7 +21,7 @@ def facts(
     as_json: options.Json = False,
 ) -> None:
     """List facts that were stated, the newest first, with the time in which each held."""
-    from agentmem.cli import records, render
+    from agentmem.cli import records, render, tables
 
     with options.look(store, user) as memory:
         found = memory.facts(query)
@@ -29,4 +29,4 @@ def facts(
         for fact in found:
             render.write_json(records.fact_json(fact))
     else:
-        render.stdout_console().print(render.facts_table(found))
+        render.table_console().print(tables.FactsTable(found))

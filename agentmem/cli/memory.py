@@ -51,7 +51,7 @@ def search(
     as_json: options.Json = False,
 ) -> None:
     """Search everything that was ever said, by meaning and by words."""
-    from agentmem.cli import records, render
+    from agentmem.cli import records, render, tables
 
     with options.look(store, user) as memory:
         hits = memory.search(query, k)
@@ -59,7 +59,7 @@ def search(
         for hit in hits:
             render.write_json(records.hit_json(hit))
     else:
-        render.stdout_console().print(render.hits_table(hits))
+        render.table_console().print(tables.hits_table(hits))
 
 
 def show(
@@ -70,7 +70,7 @@ def show(
     as_json: options.Json = False,
 ) -> None:
     """Show one segment in full, or list the conversation's segments."""
-    from agentmem.cli import records, render
+    from agentmem.cli import records, render, tables
 
     with options.open_archive(store, user) as archive:
         if segment is None:
@@ -82,7 +82,7 @@ def show(
         for stored in found:
             render.write_json(records.segment_json(stored))
     elif segment is None:
-        render.stdout_console().print(render.segments_table(found))
+        render.table_console().print(tables.segments_table(found))
     else:
         render.stdout_console().print(render.segment_text(found[0]))
 
@@ -120,7 +120,7 @@ def decisions(
     as_json: options.Json = False,
 ) -> None:
     """List what was decided in a conversation, the newest first; `undo` takes one back."""
-    from agentmem.cli import records, render
+    from agentmem.cli import records, render, tables
 
     with options.open_archive(store, user) as archive:
         if segment is None:
@@ -132,7 +132,7 @@ def decisions(
         for row in found:
             render.write_json(records.decision_json(row))
     else:
-        render.stdout_console().print(render.decisions_table(found))
+        render.table_console().print(tables.decisions_table(found))
 
 
 def keep(

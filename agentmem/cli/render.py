@@ -1,4 +1,4 @@
-"""How memory looks on a terminal: safe text, tables, the context bar, the status line, events.
+"""How memory looks on a terminal: safe text, the context bar, the status line, events.
 
 Memory text is somebody else's: whatever could steer a terminal is shown escaped. Knows values and
 widths; not where they came from.
@@ -7,10 +7,11 @@ widths; not where they came from.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from rich.text import Text
 from agentmem.events import Decided, Event, Recalled, Usage
 
 if TYPE_CHECKING:
-    from agentmem import Block, BlockVersion, DecisionRow, Fact, Hit, StoredSegment
+    from agentmem import Block, BlockVersion, StoredSegment
 
 # C0 but tab and newline, DEL, C1, line and paragraph separators, and every bidi mark, embedding,
 # override and isolate: what moves a cursor, sets a title or clipboard, or reorders what is read.
@@ -74,78 +75,14 @@ def stdout_console() -> Console:
 
 
 def table_console() -> Console:
-    """Where tables of many columns go: a file or a pipe has room for them."""
-    width = None if sys.stdout.isatty() else _FILE_COLUMNS
+    """Where tables go: a file or a pipe has room for them, unless COLUMNS says otherwise."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_COLUMNS
     return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
 def stderr_console() -> Console:
     """Where everything else goes."""
     return Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
-
-
-def table(*columns: str, rows: Iterable[Sequence[object]]) -> Table:
-    """A plain table; every cell is made safe, the last column may wrap."""
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    for name in columns[:-1]:
-        grid.add_column(name, no_wrap=True, justify="right" if name in _NUMBERS else "left")
-    grid.add_column(columns[-1])
-    for row in rows:
-        grid.add_row(*(Text(_cell(value)) for value in row))
-    return grid
-
-
-_NUMBERS = {"id", "score", "turn", "tokens", "turns", "segments", "recalls"}
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    text = f"{value:.2f}" if isinstance(value, float) else str(value)
-    return safe(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
-def hits_table(hits: Iterable[Hit]) -> Table:
-    """What a search found, best first."""
-    rows = [
-        (hit.segment.id, hit.score, hit.state, hit.turn, hit.segment.origin,
-         preview(hit.segment.text) + _held(hit.facts))
-        for hit in hits
-    ]  # fmt: skip
-    return table("id", "score", "state", "turn", "from", "text", rows=rows)
-
-
-def _held(facts: Sequence[Fact]) -> str:
-    """When what a segment states held, where it holds no longer."""
-    ended = [f"{fact.value or fact.subject} {_interval(fact)}" for fact in facts if fact.valid_to]
-    return f" [{preview('; '.join(ended), 120)}]" if ended else ""
-
-
-def _interval(fact: Fact) -> str:
-    if fact.valid_to is None:
-        return f"since {when(fact.valid_from or 0)}"
-    began = "" if fact.valid_from is None else f"{when(fact.valid_from)} "
-    return f"{began}until {when(fact.valid_to)}"
-
-
-def facts_table(facts: Iterable[Fact]) -> Table:
-    """Facts, one a line, with the time in which each held."""
-    rows = [
-        (fact.id, fact.turn, _interval(fact), " ".join(map(str, fact.segment_ids)),
-         preview(fact.value or "", 40), preview(fact.statement))
-        for fact in facts
-    ]  # fmt: skip
-    return table("id", "turn", "held", "segments", "value", "statement", rows=rows)
-
-
-def segments_table(segments: Iterable[StoredSegment]) -> Table:
-    """Segments, one a line."""
-    rows = [
-        (stored.segment.id, stored.turn, stored.segment.kind, stored.segment.origin,
-         stored.state + (" pinned" if stored.pinned else ""), preview(stored.segment.text))
-        for stored in segments
-    ]  # fmt: skip
-    return table("id", "turn", "kind", "from", "state", "text", rows=rows)
 
 
 def segment_text(stored: StoredSegment) -> Text:
@@ -179,16 +116,6 @@ def version_text(version: BlockVersion) -> str:
         f"{edit.version} {edit.operation} by {edit.maker}, turn {edit.turn}, {when(edit.created)}"
     )
     return f"{made}: {edit.reason}\n{version.text or '(empty)'}"
-
-
-def decisions_table(decisions: Iterable[DecisionRow]) -> Table:
-    """Decisions, one a line."""
-    rows = [
-        (row.id, row.turn, row.decision.action, row.decision.source,
-         " ".join(map(str, row.decision.segment_ids)), preview(row.decision.reason))
-        for row in decisions
-    ]  # fmt: skip
-    return table("id", "turn", "action", "by", "segments", "reason", rows=rows)
 
 
 def context_bar(parts: Sequence[tuple[str, int]], width: int = 60) -> Text:
@@ -261,6 +188,8 @@ def decided_text(event: Decided) -> str:
 def facts(values: Mapping[str, object]) -> Table:
     """Names and values, one a line; a mapping inside is shown as `name value` pairs."""
     grid = Table.grid(padding=(0, 2))
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
     for name, value in values.items():
         if isinstance(value, Mapping):
             value = ", ".join(f"{key} {number}" for key, number in value.items())

@@ -61,7 +61,7 @@ def whatif(
 ) -> None:
     """Play a session's inputs and replies with another policy, and show what it would have kept."""
     from agentmem import what_if
-    from agentmem.cli import render
+    from agentmem.cli import render, tables
 
     chosen = options.settings(session=session).session
     with options.open_archive(store, user) as archive:
@@ -79,4 +79,4 @@ def whatif(
     ]  # fmt: skip
     if rows:
         names = ("id", "turn", "tokens", "only in the window of", "from", "text")
-        render.stdout_console().print(render.table(*names, rows=rows))
+        render.table_console().print(tables.table(*names, rows=rows))

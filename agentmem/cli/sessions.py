@@ -22,7 +22,7 @@ def list_sessions(
     as_json: options.Json = False,
 ) -> None:
     """List conversations, oldest first."""
-    from agentmem.cli import records, render
+    from agentmem.cli import records, render, tables
 
     with options.open_archive(store, user) as archive:
         found = archive.sessions()
@@ -31,7 +31,7 @@ def list_sessions(
             render.write_json(records.session_json(row))
     else:
         rows = [(row.name, row.num_turns, render.when(row.created)) for row in found]
-        render.stdout_console().print(render.table("name", "turns", "begun", rows=rows))
+        render.table_console().print(tables.table("name", "turns", "begun", rows=rows))
 
 
 @app.command("show")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from agentmem.cli import render
+from agentmem.cli import render, tables
 from agentmem.errors import AgentmemError, InvalidInput
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SlashCommands:
             )
             for entry in context.entries
         ]
-        self.console.print(render.table("id", "tokens", "state", "via", "text", rows=rows))
+        self.console.print(tables.table("id", "tokens", "state", "via", "text", rows=rows))
 
     def memory(self, argument: str) -> None:
         """List the newest segments, or show one in full."""
@@ -88,7 +88,7 @@ class SlashCommands:
         else:
             memory = self.agent.memory
             newest = memory.archive.session_segments(memory.session.id)[-NEWEST:]
-            self.console.print(render.segments_table(newest))
+            self.console.print(tables.segments_table(newest))
 
     def why(self, argument: str) -> None:
         """Explain what was decided about a segment."""
@@ -99,7 +99,7 @@ class SlashCommands:
         """Search everything that was ever said."""
         if not argument:
             raise InvalidInput("`/search` needs words to look for, as in `/search locker code`.")
-        self.console.print(render.hits_table(self.agent.memory.search(argument)))
+        self.console.print(tables.hits_table(self.agent.memory.search(argument)))
 
     def blocks(self, argument: str) -> None:
         """Show the blocks of core memory, or one of them."""
@@ -109,7 +109,7 @@ class SlashCommands:
 
     def facts(self, argument: str) -> None:
         """List what was stated, and from when to when it held."""
-        self.console.print(render.facts_table(self.agent.memory.facts(argument or None)))
+        self.console.print(tables.FactsTable(self.agent.memory.facts(argument or None)))
 
     def undo(self, argument: str) -> None:
         """Revert a decision; the newest where none is named."""
