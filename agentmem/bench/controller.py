@@ -58,6 +58,7 @@ def run_controller(
     tell = progress or (lambda text: logger.info("%s", text))
     report = Report("controller", options.command, options.out)
     report.resume()
+    options.check()
     with token_counter(options.model, options.budget, options.threads) as (count_tokens, _):
         conversations = prepare(options, count_tokens)
         for one in conversations:

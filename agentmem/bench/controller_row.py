@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from agentmem.bench.deciders import DECIDERS
-from agentmem.bench.options import PlayOptions
+from agentmem.bench.options import WindowOptions
 from agentmem.errors import InvalidInput
 
 RECALLS = ("off", "on")
@@ -19,11 +19,10 @@ _RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ControllerOptions(PlayOptions):
+class ControllerOptions(WindowOptions):
     """What to play and with what.
 
     Args:
-        budget: tokens of the window.
         deciders: which.
         recalls: "off", "on" or both.
         kv: format of KV in the window.
@@ -36,7 +35,6 @@ class ControllerOptions(PlayOptions):
     )
 
     conversations: int = 5
-    budget: int = 1024
     deciders: tuple[str, ...] = DECIDERS
     recalls: tuple[str, ...] = RECALLS
     kv: str = "q8"

@@ -73,6 +73,7 @@ def run_recall(
     tell = progress or (lambda text: logger.info("%s", text))
     report = Report("recall", options.command, options.out)
     report.resume()
+    options.check()
     with token_counter(options.model, options.budget, options.threads) as counted:
         count_tokens, context_tokens = counted
         played = [

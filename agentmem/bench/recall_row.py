@@ -9,18 +9,19 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from agentmem.bench.options import PlayOptions
+from agentmem.bench.options import WindowOptions
+from agentmem.bench.plan import most_instructions
+from agentmem.bench.sizes import Sizes
 from agentmem.errors import InvalidInput
 
 SYSTEMS = ("dense", "window", "oracle", "agentmem:kv", "agentmem:text")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallOptions(PlayOptions):
+class RecallOptions(WindowOptions):
     """What to play and with what.
 
     Args:
-        budget: tokens of the window.
         updates: of how many facts another value was stated as true before; half where None.
         instructions: standing instructions that are stated in it.
         returning: facts that are asked for in it, 500 turns or more after they were stated.
@@ -37,7 +38,6 @@ class RecallOptions(PlayOptions):
     choosing = frozenset({"systems", "conversations", "out", "write_script"})
     small = MappingProxyType({"budget": 512, "turns": 72, "facts": 10})
 
-    budget: int = 1024
     updates: int | None = None
     instructions: int = 5
     returning: int = 0
@@ -64,6 +64,13 @@ class RecallOptions(PlayOptions):
                 f"{one_file} holds one conversation: leave `conversations` out "
                 f"(got {self.conversations})."
             )
+
+    @classmethod
+    def _lower(cls, sizes: Sizes) -> None:
+        super()._lower(sizes)
+        turns, facts = sizes.chosen["turns"], sizes.chosen["facts"]
+        most = most_instructions(turns, facts)
+        sizes.lower("instructions", most, f"for {turns} turns with {facts} facts")
 
     @property
     def more(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from agentmem.bench.conversation import Conversation, contains
 from agentmem.errors import InvalidInput
@@ -34,6 +34,18 @@ def window_share(
     return sum(in_window) / len(in_window) if in_window else 0.0
 
 
+def most_budget(asked: Sequence[int], tokens: Sequence[float]) -> int:
+    """The largest budget whose last tokens hold no more than `MAX_WINDOW_SHARE` of the answers.
+
+    Args:
+        asked: the turns that state what is asked for at the end; at least one.
+        tokens: of every turn, in order.
+    """
+    latest_first = sorted(asked, reverse=True)
+    first_outside = latest_first[int(MAX_WINDOW_SHARE * len(asked) + 1e-9)]
+    return int(sum(tokens[first_outside - 1 :])) - 1
+
+
 def check_difficulty(
     conversation: Conversation, budget: int, count_tokens: Callable[[str], int]
 ) -> float:
@@ -48,8 +60,14 @@ def check_difficulty(
         )
     share = window_share(conversation, budget, count_tokens)
     if share > MAX_WINDOW_SHARE:
+        most = most_budget(
+            [conversation.fact(question.fact).turn for question in conversation.last_questions],
+            [count_tokens(turn.user) + count_tokens(turn.reply or "")
+             for turn in conversation.turns],
+        )  # fmt: skip
         raise InvalidInput(
-            f"{share:.0%} of the answers lie in the last {budget} tokens, so a plain window finds "
-            f"them: use more turns or a smaller budget (at most {MAX_WINDOW_SHARE:.0%} may)."
+            f"`budget` must be at most {most} for this conversation: got {budget}. {share:.0%} of "
+            f"the answers lie in the last {budget} tokens, so a plain window finds them (at most "
+            f"{MAX_WINDOW_SHARE:.0%} may). More turns allow for more."
         )
     return share

@@ -8,7 +8,7 @@ stands in the summary, and is answered if the model finds it there, with nothing
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,12 +59,15 @@ def run_summaries(
     tell = progress or (lambda text: logger.info("%s", text))
     report = Report("summaries", options.command, options.out)
     report.resume()
+    options.check()
     with open_agent(options.model, options.threads) as agent:
         count_tokens = message_counter(agent)
+        found = {digest(one): _found(one, count_tokens) for one in prepare(options, count_tokens)}
         drawn = {
-            digest(one): _drawn(one, share, options.seed, count_tokens)
-            for one, share in zip(prepare(options, count_tokens), options.shares, strict=True)
+            one: draw(stretches, share, options.seed)
+            for (one, stretches), share in zip(found.items(), options.shares, strict=True)
         }
+        _check_number(drawn, options, tell)
         # A script may have changed under its name; rows of another conversation do not compare.
         report.rows = [row for row in report.rows if row["conversation"] in drawn]
         done = {(row["conversation"], row["system"]): row for row in report.rows}
@@ -86,16 +89,30 @@ def run_summaries(
     return rows
 
 
-def _drawn(
-    conversation: Conversation, count: int, seed: int, count_tokens: Callable[[str], int]
-) -> list[Stretch]:
+def _found(conversation: Conversation, count_tokens: Callable[[str], int]) -> list[Stretch]:
     found = cut(conversation, count_tokens)
     if not found:
         raise InvalidInput(
             f"The conversation of {len(conversation.turns)} turns has no stretch of about "
             f"{STRETCH_TOKENS} tokens that states a fact: there is nothing to measure."
         )
-    return draw(found, count, seed)
+    return found
+
+
+def _check_number(
+    drawn: Mapping[str, Sequence[Stretch]], options: SummaryOptions, tell: Callable[[str], None]
+) -> None:
+    """Refuse a number of stretches that was asked for and is not there; tell where none was."""
+    shares = zip(drawn.values(), options.shares, strict=True)
+    if all(len(stretches) == share for stretches, share in shares):
+        return
+    if options.stretches is None:
+        tell(f"stretches: {sum(map(len, drawn.values()))}, as many as there are")
+        return
+    most = min(map(len, drawn.values())) * options.conversations
+    raise InvalidInput(
+        f"`stretches` must be at most {most} for these conversations: got {options.stretches}."
+    )
 
 
 def against_extract(

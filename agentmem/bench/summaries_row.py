@@ -8,9 +8,17 @@ from types import MappingProxyType
 from typing import Any
 
 from agentmem.bench.controller_row import interval
+from agentmem.bench.generator import TOKENS_PER_TURN
 from agentmem.bench.options import PlayOptions
+from agentmem.bench.plan import Plan
+from agentmem.bench.sizes import Sizes
+from agentmem.bench.statements import STATEMENTS_PER_FACT
+from agentmem.bench.stretches import STRETCH_TOKENS
 from agentmem.bench.summary_systems import SYSTEMS
 from agentmem.errors import InvalidInput
+
+MOST_STRETCHES = 60
+"""Stretches that are summarized where nobody says how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,15 +26,16 @@ class SummaryOptions(PlayOptions):
     """What to summarize and with what; a script's stretches are taken in place of generated ones.
 
     Args:
-        stretches: how many are summarized, of all conversations together.
+        stretches: how many are summarized, of all conversations together; where None, 60 or as
+            many as there are.
         systems: which.
     """
 
     bench = "summaries"
     choosing = frozenset({"systems", "out"})
-    small = MappingProxyType({"stretches": 6, "turns": 72, "facts": 10, "conversations": 1})
+    small = MappingProxyType({"turns": 48, "facts": 6, "conversations": 1})
 
-    stretches: int = 60
+    stretches: int | None = None
     conversations: int = 5
     systems: tuple[str, ...] = SYSTEMS
 
@@ -38,16 +47,48 @@ class SummaryOptions(PlayOptions):
             raise InvalidInput(f"Name at least one system of {', '.join(SYSTEMS)}.")
         if self.script is not None:
             object.__setattr__(self, "conversations", 1)
-        if not 1 <= self.conversations <= self.stretches:
+        if not 1 <= self.conversations <= self._most_stretches:
             raise InvalidInput(
-                f"`conversations` must lie in 1..{self.stretches}, the stretches: "
+                f"`conversations` must lie in 1..{self._most_stretches}, the stretches: "
                 f"got {self.conversations}."
             )
+
+    @classmethod
+    def _lower(cls, sizes: Sizes) -> None:
+        super()._lower(sizes)
+        stretches = sizes.given.get("stretches", MOST_STRETCHES)
+        sizes.lower("conversations", stretches, f"for {stretches} stretches")
+
+    def check(self) -> list[Plan]:
+        """Refuse also what has surely fewer stretches than are asked for."""
+        plans = super().check()
+        if not plans:
+            return plans
+        tokens = TOKENS_PER_TURN * self.turns if self.tokens is None else self.tokens
+        name = "turns" if self.tokens is None else "tokens"
+        least = 5 if self.tokens is None else 5 * TOKENS_PER_TURN
+        if getattr(self, name) < least:
+            raise InvalidInput(
+                f"`{name}` must be at least {least}, which make one stretch: "
+                f"got {getattr(self, name)}."
+            )
+        # Those that are half as long as they should be, and state one thing each.
+        each = min(2 * tokens // STRETCH_TOKENS + 1, STATEMENTS_PER_FACT * self.facts)
+        if self.stretches is not None and self.stretches > each * self.conversations:
+            raise InvalidInput(
+                f"`stretches` must be at most {each * self.conversations} for {self.conversations} "
+                f"conversations of {self.turns} turns: got {self.stretches}."
+            )
+        return plans
+
+    @property
+    def _most_stretches(self) -> int:
+        return MOST_STRETCHES if self.stretches is None else self.stretches
 
     @property
     def shares(self) -> list[int]:
         """How many stretches are taken of each conversation."""
-        each, more = divmod(self.stretches, self.conversations)
+        each, more = divmod(self._most_stretches, self.conversations)
         return [each + (number < more) for number in range(self.conversations)]
 
 

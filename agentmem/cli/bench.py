@@ -17,6 +17,8 @@ from agentmem.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from agentmem.bench.options import PlayOptions
+
 app = typer.Typer(name="bench", help="Measure, and write what was measured.")
 
 _Out = Annotated[
@@ -44,22 +46,37 @@ class _Options(Protocol):
 
 
 _T = TypeVar("_T", bound=_Options)
+_P = TypeVar("_P", bound="PlayOptions")
 
 
 def _chosen(kind: type[_T], given: Mapping[str, Any], **plural: str) -> _T:
-    """The options of a run.
+    """The options of a run, out of the arguments of its command."""
+    flags = _flags(given, plural)
+    return kind.quick(**flags) if given["quick"] else kind(**flags)
+
+
+def _fitted(kind: type[_P], given: Mapping[str, Any], **plural: str) -> _P:
+    """The options of a run that plays conversations; what had to be lowered goes to stderr."""
+    from agentmem.cli.render import progress
+
+    fitted, notes = kind.fitted(quick=given["quick"], **_flags(given, plural))
+    for note in notes:
+        progress(note)
+    return fitted
+
+
+def _flags(given: Mapping[str, Any], plural: Mapping[str, str]) -> dict[str, Any]:
+    """What was said on the command line.
 
     Args:
-        kind: of which benchmark.
         given: a command's own arguments by name; None and empty lists were not given.
-        plural: what arguments that may be repeated are called there.
+        plural: what arguments that may be repeated are called in the options.
     """
-    flags = {
+    return {
         plural.get(name, name): tuple(value) if name in plural else value
         for name, value in given.items()
         if name not in _NOT_OPTIONS and value is not None and value != []
     }
-    return kind.quick(**flags) if given["quick"] else kind(**flags)
 
 
 def _show(
@@ -134,7 +151,7 @@ def recall(
     from agentmem.bench.recall import RecallOptions, render, render_growth, run_recall
     from agentmem.cli.render import progress
 
-    rows = run_recall(_chosen(RecallOptions, given, system="systems"), progress=progress)
+    rows = run_recall(_fitted(RecallOptions, given, system="systems"), progress=progress)
     _show("recall", rows, lambda: filter(None, (render(rows), render_growth(rows))), as_json)
 
 
@@ -173,7 +190,7 @@ def controller(
     from agentmem.bench.controller import ControllerOptions, render, run_controller
     from agentmem.cli.render import progress
 
-    chosen = _chosen(ControllerOptions, given, decider="deciders", recall="recalls")
+    chosen = _fitted(ControllerOptions, given, decider="deciders", recall="recalls")
     rows = run_controller(chosen, progress=progress)
     _show("controller", rows, lambda: [render(rows)], as_json)
 
@@ -209,7 +226,7 @@ def summaries(
     from agentmem.bench.summaries import SummaryOptions, render, run_summaries
     from agentmem.cli.render import progress
 
-    rows = run_summaries(_chosen(SummaryOptions, given, system="systems"), progress=progress)
+    rows = run_summaries(_fitted(SummaryOptions, given, system="systems"), progress=progress)
     _show("summaries", rows, lambda: [render(rows)], as_json)
 
 
