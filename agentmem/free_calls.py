@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentmem.budget import Budget
@@ -33,8 +33,13 @@ MAX_ROWS = 12
 MAX_ROWS_KV = 24
 """And to one that has them in its cache."""
 _MIN_ROWS = 3
+_ROWS_FOR_ONE_OUTSIDE = 3
+"""Rows of the window that stand beside each row of what is outside, at least."""
 _ANSWER_TOKENS = 160
-"""What the answer may take: a few calls with two dozen ids."""
+"""What the answer may take at most: a few calls with two dozen ids."""
+_CALLS_TOKENS = 56
+"""Of it, what two calls take without their ids."""
+_ID_TOKENS = 5
 _MAX_COMPLAINT_CHARS = 300
 
 Offer = tuple[Candidate, str]
@@ -123,34 +128,34 @@ class FreeCalls:
     ) -> tuple[list[Part], list[Offer], tuple[Candidate, ...]]:
         """The review's prompt with as many segments as fit, those, and those outside the window."""
         has_kv = self.model.capabilities.has_kv
-        outside = list(back.candidates)
         text = prompt("review_again" if only_drops else "review")
         keeping = f" {prompt('review_precision')}" if self._precisions else ""
         offered = list(ranked[: MAX_ROWS_KV if has_kv else MAX_ROWS])
         # Offering much more than is needed would leave it to chance what goes.
         while len(offered) > _MIN_ROWS and _tokens(offered[:-1]) > 2 * need:
             offered.pop()
-        while offered:
-            in_order = sorted(offered, key=lambda offer: (offer[0].segment.place, offer[0].id))
-            rows = "\n".join(quoted_row(candidate) for candidate, _ in in_order)
-            returning = _returning(outside, back.max_tokens)
+        above_line = self.budget.max_tokens - self.budget.warn_tokens
+        for num_offered, num_outside in _numbers(len(offered), len(back.candidates)):
+            outside = back.candidates[:num_outside]
+            in_order = sorted(
+                offered[:num_offered], key=lambda offer: (offer[0].segment.place, offer[0].id)
+            )
             asked = complaint + text.format(
-                need=need, rows=rows, keeping=keeping, outside=returning
+                need=need,
+                rows="\n".join(quoted_row(candidate) for candidate, _ in in_order),
+                keeping=keeping,
+                outside=_returning(outside, back.max_tokens),
             )
             key = f"review:{int(only_drops)}{'!' if complaint else ''}"
             parts = [Part(key, (Message("user", asked),))]
-            spent = _ANSWER_TOKENS + self._tools_tokens(only_drops, outside)
-            added = spent + self.model.count_tokens(parts[0])
-            if outside and added > self.budget.max_tokens - self.budget.warn_tokens:
-                # A dozen rows free something; more of them would leave no room to look outside.
-                (offered if len(offered) > MAX_ROWS else outside).pop()
+            spent = _answer_tokens(in_order, outside) + self._tools_tokens(only_drops, outside)
+            if outside and spent + self.model.count_tokens(parts[0]) > above_line:
                 continue
             if has_kv:
                 # They are in its cache: showing them costs no forward.
                 parts[:0] = [Part(one.id, one.segment.messages) for one, _ in in_order]
             if sum(map(self.model.count_tokens, parts)) <= self.budget.max_tokens - spent:
-                return parts, in_order, tuple(outside)
-            (outside or offered).pop()
+                return parts, in_order, outside
         return [], [], ()
 
     @property
@@ -183,7 +188,7 @@ class FreeCalls:
         """The model's calls as JSON text."""
         names = _names(only_drops, tools.outside)
         options = Options(
-            max_new_tokens=_ANSWER_TOKENS,
+            max_new_tokens=_answer_tokens(tools.offered, tools.outside),
             max_tokens=self.budget.max_tokens,
             ephemeral=True,
             cancelled=lambda: self.monotonic() > deadline,
@@ -202,6 +207,23 @@ class FreeCalls:
             return completion.text
         options = replace(options, json_schema=tools.schema(names), grammar=tools.grammar(names))
         return complete(self.model, parts, options).text
+
+
+def _numbers(num_offered: int, num_outside: int) -> Iterator[tuple[int, int]]:
+    """How many rows of the window and of what is outside to try, the most telling first.
+
+    Rows of the window make room for those outside, but never all of them; where not one of those
+    outside fits, the window has all the room.
+    """
+    for outside in range(num_outside, 0, -1):
+        least = min(num_offered, _ROWS_FOR_ONE_OUTSIDE * outside)
+        yield from ((offered, outside) for offered in range(num_offered, least - 1, -1) if offered)
+    yield from ((offered, 0) for offered in range(num_offered, 0, -1))
+
+
+def _answer_tokens(offered: Collection[object], outside: Collection[object]) -> int:
+    """What an answer may take that names each of these once."""
+    return min(_ANSWER_TOKENS, _CALLS_TOKENS + _ID_TOKENS * (len(offered) + len(outside)))
 
 
 def _names(only_drops: bool, outside: Collection[object]) -> list[str]:

@@ -49,7 +49,7 @@ def kind_of(asked: Mapping[str, Any]) -> Kind:
 def offered_ids(asked: Mapping[str, Any]) -> list[int]:
     """The segments a review's question lists."""
     text = "\n".join(str(message.get("content") or "") for message in asked["messages"])
-    return [int(found) for found in re.findall(r"^(\d+) \| ", text, re.MULTILINE)]
+    return [int(found) for found in re.findall(r"^(\d+)\|", text, re.MULTILINE)]
 
 
 def decide(*calls: tuple[str, Callable[[list[int]], Any]]) -> Behaviour:

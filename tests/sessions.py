@@ -55,7 +55,7 @@ def decides(chance: random.Random) -> Callable[[Sequence[Part], Options], Line]:
             said: list[Line] = ["They talked.", "", "A walk and a train.", ModelUnavailable("!")]
             return chance.choice(said)
         rows = prompt[-1].messages[0].content.splitlines()
-        ids = [int(row.split(" | ")[0]) for row in rows if row.split(" | ")[0].isdigit()]
+        ids = [int(row.split("|")[0]) for row in rows if row.split("|")[0].isdigit()]
         if chance.random() < 0.2 or not ids:
             wrong: list[Line] = ["I would rather not.", "[", ModelUnavailable("down")]
             return chance.choice(wrong)

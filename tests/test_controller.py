@@ -123,7 +123,7 @@ def test_a_late_model_is_not_asked_again() -> None:
 
 def test_a_budget_that_leaves_no_room_for_the_question_is_left_to_the_policy() -> None:
     model = grammar_model(calls(("drop_segments", [1])))
-    decided = review(model, Budget(190, free_to=0.1))
+    decided = review(model, Budget(160, free_to=0.1))
     assert not model.history
     assert {source for source, _, _ in decided} == {"policy"}
 
@@ -136,7 +136,7 @@ def test_a_model_with_a_cache_sees_the_segments_whole_before_the_question() -> N
     assert asked.options.ephemeral and asked.options.max_tokens == BUDGET.max_tokens
     assert [part.key for part in asked.prompt[:-1]] == list(range(1, 11))
     question = asked.prompt[-1].messages[0].content
-    assert "Free at least 100 tokens" in question and '3 | 20 | 8 | ? | user: "text 3"' in question
+    assert "Free at least 100 tokens" in question and '3|20|8|?|user: "text 3"' in question
 
 
 def test_a_model_without_one_sees_rows_only() -> None:
@@ -149,7 +149,7 @@ def test_at_most_twelve_segments_are_offered() -> None:
     offered = candidates(40)
     model = grammar_model(calls(("drop_segments", [1])))
     controller(model).review(offered)
-    assert model.history[0].prompt[-1].messages[0].content.count(" | user: ") == 12
+    assert model.history[0].prompt[-1].messages[0].content.count("|user: ") == 12
 
 
 def test_a_provider_model_is_asked_through_its_own_tools() -> None:

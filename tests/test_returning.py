@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from agentmem import Agent, Budget, Decided, ScriptedModel, Store, replay
 from agentmem.budget import Budget as Limits
@@ -18,7 +19,7 @@ from agentmem.models.scripted import Line
 from agentmem.policies import make_policy
 from agentmem.returning import MAX_RETURNABLE, returnable
 from agentmem.review_tools import BRING_BACK, REVIEW_TOOLS, ReviewTools
-from agentmem.segment import Message, Segment
+from agentmem.segment import Message, Segment, Trust
 from agentmem.verdict import Verdict
 from tests.agents import TALK, make_agent
 from tests.test_review_tools import accepted
@@ -47,6 +48,14 @@ def review(
         policy=make_policy("window"), budget=Limits(1000, free_to=0.1, warn_at=0.3), model=model
     )
     return decider.review(window or [segment(i) for i in range(1, 11)], outside=outside), model
+
+
+def rows_shown(question: str) -> tuple[list[int], list[int]]:
+    """Ids of the rows of a question: in the window, and outside."""
+    inside, _, outside = question.partition("Out of view")
+    ids, away = ([int(line.split("|")[0]) for line in text.splitlines()
+                  if line.split("|")[0].isdigit()] for text in (inside, outside))  # fmt: skip
+    return ids, away
 
 
 def tokens_after(verdict: Verdict) -> int:
@@ -116,7 +125,7 @@ def test_the_record_says_what_was_shown_and_refused() -> None:
     assert "outside" not in review([], call("drop_segments", 1))[0].cost()
 
 
-@pytest.mark.parametrize("tokens_above_line", [330, 400, 470, 700])
+@pytest.mark.parametrize("tokens_above_line", [180, 250, 330, 400, 500])
 def test_what_is_outside_is_shown_where_the_question_fits_above_the_warning_line(
     tokens_above_line: int,
 ) -> None:
@@ -128,9 +137,55 @@ def test_what_is_outside_is_shown_where_the_question_fits_above_the_warning_line
     asked = model.history[0]
     tokens = sum(map(model.count_tokens, asked.prompt)) + asked.options.max_new_tokens
     shown = len(verdict.outside)
-    assert shown == {330: 0, 400: 0, 700: MAX_RETURNABLE}.get(tokens_above_line, shown)
+    assert shown == {180: 0, 250: 1, 330: 2, 400: 3, 500: MAX_RETURNABLE}[tokens_above_line]
     assert not shown or tokens <= tokens_above_line
+    # Where nothing of it fits, the window's rows have all the room.
+    inside, away = rows_shown(asked.messages[-1].content)
+    assert len(away) == shown and (
+        len(inside) == 10 if not shown else len(inside) >= min(10, 3 * shown)
+    )
     assert ("Out of view" in asked.messages[-1].content) == bool(verdict.outside)
+
+
+class Spelled(ScriptedModel):
+    """Counts tokens as the tokenizer of the embedded model does; it has a cache."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(["[]", "[]"], has_kv=True,
+                         capabilities=Capabilities(has_logits=True, has_kv=True))  # fmt: skip
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def count_tokens(self, part: Part) -> int:
+        """Tokens of the part, with five for the header of each message."""
+        said = (message.content for message in part.messages)
+        return sum(5 + len(self._tokenizer.encode(text).ids) for text in said)
+
+
+@pytest.mark.parametrize("spelled", [False, True], ids=["scripted", "smollm2"])
+@pytest.mark.parametrize("trust", [Trust.USER, Trust.EXTERNAL])
+def test_the_smallest_usual_budget_has_room_to_look_outside(
+    spelled: bool, trust: Trust, smollm2_dir: Path
+) -> None:
+    has_kv = Capabilities(has_logits=True, has_kv=True)
+    model = (Spelled(smollm2_dir) if spelled
+             else ScriptedModel(["[]", "[]"], has_kv=True, capabilities=has_kv))  # fmt: skip
+
+    def said(number: int) -> Candidate:
+        text = f"{TALK[number % len(TALK)]} And {FACT}"
+        one = Segment((Message("user", text),), id=2300 + number, trust=trust)
+        count = model.count_tokens(Part("one", one.messages))
+        return Candidate(one, count, age_turns=123, attention=0.00345)
+
+    decider = Controller(policy=make_policy("window"), budget=Limits(1024), model=model)
+    verdict = decider.review(
+        [said(number) for number in range(40)], outside=[said(number) for number in range(50, 54)]
+    )
+    asked = model.history[0].prompt[-1].messages[0].content
+    inside, away = rows_shown(asked)
+    assert len(inside) >= 3 and away == [one.id for one in verdict.outside][: len(away)] != []
+    answer = [call("drop_segments", *inside), call(BRING_BACK, *away)]
+    wanted = Part("answer", (Message("assistant", json.dumps(answer, separators=(",", ":"))),))
+    assert model.count_tokens(wanted) <= model.history[0].options.max_new_tokens
 
 
 def test_the_grammar_lets_it_name_only_what_is_outside() -> None:
@@ -155,10 +210,7 @@ def brings_back(prompt: Sequence[Part], options: Options) -> Line:
     """Answers a review: what is out of view comes back, the first rows leave."""
     if options.json_schema is None:
         return "They talked."
-    inside, _, outside = prompt[-1].messages[0].content.partition("Out of view")
-    rows, away = ([line for line in text.splitlines() if line.split(" | ")[0].isdigit()]
-                  for text in (inside, outside))  # fmt: skip
-    ids = [[int(row.split(" | ")[0]) for row in some] for some in (rows, away)]
+    ids = rows_shown(prompt[-1].messages[0].content)
     calls = [call("drop_segments", *ids[0][:3])] + ([call(BRING_BACK, *ids[1])] if ids[1] else [])
     return json.dumps(calls)
 

@@ -377,7 +377,7 @@ def test_a_given_reply_longer_than_the_window_is_stored_whole(tmp_path: Path) ->
 def test_the_controller_decides_and_its_calls_are_in_the_events(tmp_path: Path) -> None:
     def drop_all(prompt: Sequence[Part], options: Options) -> str:
         rows = prompt[-1].messages[0].content.splitlines()
-        ids = [int(row.split(" | ")[0]) for row in rows if row.split(" | ")[0].isdigit()]
+        ids = [int(row.split("|")[0]) for row in rows if row.split("|")[0].isdigit()]
         call = {"name": "drop_segments", "arguments": {"segment_ids": ids}}
         return json.dumps([call])
 
