@@ -437,6 +437,19 @@ def test_an_undone_decision_names_what_undid_it(archive: Archive) -> None:
         transaction.mark_undone(first, second)
 
 
+def test_a_segment_is_pinned_by_who_pinned_it_last_and_was_not_undone(archive: Archive) -> None:
+    one, two = (segment.id for segment in add(archive, "one", "two"))
+    record(archive, decision(one, two, action="pin"))
+    by_user = Decision("pin", (one, two), "user", maker="ann")
+    last = record(archive, by_user)
+    record(archive, decision(one, action="keep"))
+    assert archive.pinned_by([one, two]) == {one: "ann", two: "ann"}
+    undo = record(archive, Decision("unpin", (two,), "user", maker="user"))
+    with archive.write() as transaction:
+        transaction.mark_undone(last, undo)
+    assert archive.pinned_by([one, two]) == {one: "scripted", two: "scripted"}
+
+
 def test_changes_are_logged_in_order(archive: Archive) -> None:
     start = archive.last_change()
     one, two = (segment.id for segment in add(archive, "one", "two"))

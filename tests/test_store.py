@@ -415,6 +415,20 @@ def test_a_backup_that_fails_leaves_nothing(store: Store, tmp_path: Path) -> Non
     assert not (tmp_path / "no such folder").exists()
 
 
+def test_a_backup_of_a_damaged_store_is_refused_and_leaves_nothing(
+    store: Store, path: Path, tmp_path: Path
+) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("DELETE FROM sqlite_master WHERE name = 'ix_segments_user_id'")
+    connection.commit()
+    connection.close()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreCorrupt):
+        store.backup(tmp_path / "copy.db")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 # Checks.
 
 

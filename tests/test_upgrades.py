@@ -113,7 +113,8 @@ def test_the_copy_of_an_upgrade_goes_with_the_first_that_is_forgotten(
 ) -> None:
     path = Path(shutil.copy(older[0], tmp_path / "me.db"))
     backup = upgrade_backup(path, older[1])
-    others = path.with_name("me.db.schema-x.backup"), path.with_name("you.db.schema-1.backup")
+    names = ("me.db.schema-x.backup", "you.db.schema-1.backup", "me.db.schema-1.backup.mine")
+    others = [path.with_name(name) for name in names]
     for other in others:
         other.touch(0o600)
     with Store.open(path) as store:
