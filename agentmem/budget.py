@@ -56,7 +56,10 @@ class Budget:
             raise InvalidInput(f"`recall_share` must lie in [0, 1): got {self.recall_share}.")
         for name in ("reserve", "controller_calls", "seconds", "kv_bytes", "parked_ram_bytes",
                      "parked_disk_bytes"):  # fmt: skip
-            if (getattr(self, name) or 0) < 0:
+            value = getattr(self, name)
+            if value is None and name == "parked_ram_bytes":
+                continue
+            if value < 0:
                 raise InvalidInput(f"`{name}` must not be negative: got {getattr(self, name)}.")
         if not self.reserve:
             object.__setattr__(self, "reserve", max(1, self.max_tokens // 8))

@@ -8,21 +8,22 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from agentmem.asking import only_asks
 from agentmem.errors import InvalidInput
 from agentmem.facts.cues import is_former
-from agentmem.facts.rivals import rivals
+from agentmem.facts.rivals import Finding, rivals
 from agentmem.models.base import Embedder
 from agentmem.outside import Outside
 from agentmem.recall import Recall, Scored, newest_first
-from agentmem.segment import Trust
+from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.fact_index import FactIndex
 from agentmem.storage.text import normalize_text
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 
-_RIVALS = 4
-"""Of so many of the best, a newer one may stand above an older one it is like."""
+_LOOKED_AT, _RIVALS = 16, 4
+"""Of so many of the best, so many are compared: a newer one may stand above one it is like."""
 
 
 class Finder:
@@ -102,7 +103,7 @@ class Finder:
             lifted: set[int] = set()
             while not former and (newer := self.facts.successors(text, best)):
                 successors.update(newer)
-                best = {*chain(*newer.values())} - lifted
+                best = {*chain(*newer.values())} - successors.keys() - lifted
                 lifted |= best
             return lifted
 
@@ -123,19 +124,19 @@ class Finder:
     def _rivals(
         self, text: str, ranked: list[Scored], over: Collection[int]
     ) -> Mapping[int, Collection[int]]:
-        """Among the best, by segment: newer ones of the user's that may hold instead."""
-        answers = {
+        """Among the best that the user told, by segment: newer ones that may hold instead."""
+        near = {
             one.segment_id: one.cosine
-            for one in ranked[:_RIVALS]
+            for one in ranked[:_LOOKED_AT]
             if one.cosine is not None and one.segment_id not in over
         }
-        found = self._archive.segments(self._archive.existing(answers))
-        said = {
-            one.id: one.text
-            for one in (stored.segment for stored in found)
-            if one.role == "user" and one.trust >= Trust.USER
-        }
-        return rivals(text, said, answers, self.between)
+        there = self._archive.present(near)
+        told = [
+            Finding(one, there[one].segment.text, there[one].segment.created, cosine)
+            for one, cosine in near.items()
+            if one in there and _is_told(there[one].segment)
+        ]
+        return rivals(text, told[:_RIVALS], self.between)
 
     def search(self, query: str, among: Collection[int] | None = None) -> list[Scored]:
         """Every segment that has something of the query, best first.
@@ -175,3 +176,9 @@ class Finder:
             return {}
         ids, cosines = self._vectors.scores(vectors[0])
         return dict(zip(ids.tolist(), cosines.tolist(), strict=True))
+
+
+def _is_told(segment: Segment) -> bool:
+    """Whether the user told something in it, in a turn: no question, no summary, no document."""
+    is_users = segment.kind == "turn" and segment.origin == "user"
+    return is_users and segment.trust >= Trust.USER and not only_asks(segment.text)

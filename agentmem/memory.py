@@ -138,7 +138,10 @@ class Memory:
             raise InvalidInput(f"`k` must lie in 1..1000: got {k}.")
         with self.outside.turnstile.apart():
             ranked = self.finder.search(query)[:k]
-        stored = self.archive.segments([scored.segment_id for scored in ranked])
+        there = self.archive.present(scored.segment_id for scored in ranked)
+        found = [
+            (scored, there[scored.segment_id]) for scored in ranked if scored.segment_id in there
+        ]
         return [
             Hit(
                 one.segment,
@@ -148,7 +151,7 @@ class Memory:
                 {"vector": scored.cosine or 0.0, "words": scored.words},
                 tuple(self.finder.facts.of(scored.segment_id)),
             )
-            for scored, one in zip(ranked, stored, strict=True)
+            for scored, one in found
         ]
 
     def facts(self, query: str | None = None, at: float | None = None) -> list[Fact]:

@@ -66,10 +66,13 @@ class Recollection:
         until = memory.turn + memory.recall.lifetime_turns
         incoming = context.count(newest.segment)
         ranked = memory.finder.rank(text, vector, exclude=newest.segment.id, limit=_MOST_LOOKED_AT)
-        ids = [scored.segment_id for scored in ranked]
-        found = {stored.segment.id: stored for stored in memory.archive.segments(ids)}
+        found = memory.archive.present(scored.segment_id for scored in ranked)
         # A question says nothing that a question could need.
-        telling = [s for s in ranked if not only_asks(found[s.segment_id].segment.text)]
+        telling = [
+            scored
+            for scored in ranked
+            if scored.segment_id in found and not only_asks(found[scored.segment_id].segment.text)
+        ]
         worth = memory.recall.worth(text, telling)
         states = memory.held_states()
         back: list[RecalledSegment] = []

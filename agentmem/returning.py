@@ -50,9 +50,11 @@ def outside_window(
     near = memory.recall.min_cosine["own"]
     ranked = memory.finder.rank(text, vector, limit=_MOST_LOOKED_AT)
     cosines = {one.segment_id: one.cosine for one in ranked if one.nearness >= near}
-    stored = memory.archive.segments([one for one in cosines if one not in memory.context])
+    stored = memory.archive.present(one for one in cosines if one not in memory.context)
     found = [
-        _candidate(memory, one, cosines[one.segment.id]) for one in stored if _is_own(memory, one)
+        _candidate(memory, stored[one], cosine)
+        for one, cosine in cosines.items()
+        if one in stored and _is_own(memory, stored[one])
     ]
     return tuple(found[:MAX_RETURNABLE])
 

@@ -171,16 +171,26 @@ def load(connection: Connection, user_id: int, ids: Sequence[int]) -> list[Store
         SegmentNotFound: one of them is not this user's, or was forgotten.
         StoreCorrupt: one of them is not what was stored.
     """
-    found: dict[int, StoredSegment] = {}
+    found = present(connection, user_id, ids)
     wanted = as_ids(ids)
-    for portion in portions(sorted(set(wanted))):
-        query = select(segments).where(are_of(user_id, portion), segments.c.state != FORGOTTEN)
-        rows = connection.execute(query)
-        found.update((stored.segment.id, stored) for stored in assemble(connection, rows.all()))
     for segment_id in wanted:
         if segment_id not in found:
             raise not_found(segment_id)
     return [found[segment_id] for segment_id in wanted]
+
+
+def present(connection: Connection, user_id: int, ids: Sequence[int]) -> dict[int, StoredSegment]:
+    """Those of a user's segments that were not forgotten, by id.
+
+    Raises:
+        StoreCorrupt: one of them is not what was stored.
+    """
+    found: dict[int, StoredSegment] = {}
+    for portion in portions(sorted(set(as_ids(ids)))):
+        query = select(segments).where(are_of(user_id, portion), segments.c.state != FORGOTTEN)
+        rows = connection.execute(query)
+        found.update((stored.segment.id, stored) for stored in assemble(connection, rows.all()))
+    return found
 
 
 def page(

@@ -258,6 +258,11 @@ class Archive:
         with self._read() as (connection, user_id):
             return segments.load(connection, user_id, list(ids))
 
+    def present(self, ids: Iterable[int]) -> dict[int, StoredSegment]:
+        """Those of the segments that were not forgotten, by id: others may forget at any time."""
+        with self._read() as (connection, user_id):
+            return segments.present(connection, user_id, list(ids))
+
     def existing(self, ids: Iterable[int]) -> list[int]:
         """Those of the segments that were not forgotten, in the order given."""
         with self._read() as (connection, user_id):

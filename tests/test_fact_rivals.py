@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentmem import Agent, ScriptedModel
-from agentmem.facts.rivals import rivals
+from agentmem.facts.rivals import Finding, rivals
 from agentmem.models.embed import MiniLMEmbedder
 
 
@@ -16,15 +16,13 @@ def lifted(
     above: str,
     below: str,
     *,
-    ids: tuple[int, int] = (1, 2),
-    answers: tuple[float, float] = (0.5, 0.5),
+    said_at: tuple[float, float] = (1.0, 2.0),
+    nearness: tuple[float, float] = (0.5, 0.5),
     cosine: float | None = 0.55,
 ) -> bool:
-    said = dict(zip(ids, (above, below), strict=True))
-    found = rivals(
-        question, said, dict(zip(ids, answers, strict=True)), lambda pairs: [cosine] * len(pairs)
-    )
-    assert found in ({}, {ids[0]: (ids[1],)})
+    best = [Finding(9, above, said_at[0], nearness[0]), Finding(5, below, said_at[1], nearness[1])]
+    found = rivals(question, best, lambda pairs: [cosine] * len(pairs))
+    assert found in ({}, {9: (5,)})
     return bool(found)
 
 
@@ -46,8 +44,8 @@ def test_a_newer_answer_stands_above_an_older_one(question: str, older: str, new
 def test_an_older_finding_is_never_lifted() -> None:
     question, older = "What is my extension?", "My desk phone is extension 4417."
     newer = "Got shuffled to another desk, you'll find me on extension 4502."
-    assert lifted(question, older, newer, ids=(1, 2))
-    assert not lifted(question, newer, older, ids=(2, 1))
+    assert lifted(question, older, newer, said_at=(1.0, 2.0))
+    assert not lifted(question, newer, older, said_at=(2.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -64,20 +62,23 @@ def test_an_older_finding_is_never_lifted() -> None:
     ],
 )  # fmt: skip
 def test_what_is_about_something_else_stays_below(question: str, right: str, newer: str) -> None:
-    assert not lifted(question, right, newer, answers=(0.8, 0.6), cosine=0.6)
+    assert not lifted(question, right, newer, nearness=(0.8, 0.6), cosine=0.6)
 
 
 def test_what_hardly_answers_the_question_stays_below() -> None:
     question, older = "Where do Jonas and I live?", "Jonas and I are renting in Leith."
     newer = "We got the keys! Jonas and I are homeowners in Portobello."
-    assert lifted(question, older, newer, answers=(0.6, 0.5))
-    assert not lifted(question, older, newer, answers=(0.9, 0.1), cosine=0.3)
+    assert lifted(question, older, newer, nearness=(0.6, 0.5))
+    assert not lifted(question, older, newer, nearness=(0.9, 0.1), cosine=0.3)
 
 
-def test_segments_without_a_vector_are_compared_by_their_words() -> None:
-    older = "My desk phone is extension 4417."
-    newer = "My desk phone is now extension 4502."
-    assert lifted("What is my extension?", older, newer, cosine=None)
+@pytest.mark.parametrize(
+    "newer",
+    ["My favourite tea mug broke.", "I don't have a new favourite tea, still drinking the same."],
+)
+def test_what_gives_no_value_answers_nothing(newer: str) -> None:
+    older = "My favourite tea is Darjeeling."
+    assert not lifted("What's my favourite tea?", older, newer, cosine=0.8)
 
 
 def test_a_search_puts_the_newer_answer_first_and_closes_nothing(
@@ -92,6 +93,11 @@ def test_a_search_puts_the_newer_answer_first_and_closes_nothing(
             agent.chat(text)
         found = [hit.segment.text for hit in agent.memory.search("What is my extension?")]
         assert found[:2] == [newer, older]
+        for question in ("Which extension?", "My extension?", "Is it an extension?"):
+            agent.chat(question)
+        found = [hit.segment.text for hit in agent.memory.search("What is my extension?")]
+        assert [text for text in found if text in said][:2] == [newer, older]
         asked = agent.memory.search("What used to be my extension?")
-        assert asked[0].segment.text == older
+        former = [hit.segment.text for hit in asked if hit.segment.text in said]
+        assert former[0] == older
         assert all(fact.valid_to is None for fact in agent.memory.facts())

@@ -126,7 +126,7 @@ def read(sentence: str, value: str | None) -> Reading:
     clause = bare(_clause(sentence, value)) or sentence
     abouts = _abouts(sentence, clause, value)
     before = clause.partition(value)[0] if value else clause
-    earlier = sentence.partition(clause)[0]
+    earlier = sentence.partition(clause)[0] if clause else ""
     frame = frame_of(clause, value, earlier) if value else None
     many = _AT_ONCE.search(before) is not None
     others = [part for part in clauses(sentence) if part != clause]
