@@ -120,6 +120,9 @@ def test_a_pipe_has_room_unless_columns_says_otherwise(monkeypatch: pytest.Monke
     assert render.table_console().width == 200
     monkeypatch.setenv("COLUMNS", "60")
     assert render.table_console().width == 60
+    for nonsense in ("", "0", "wide"):
+        monkeypatch.setenv("COLUMNS", nonsense)
+        assert render.table_console().width == 200
 
 
 def test_a_long_path_is_shown_whole() -> None:

@@ -18,6 +18,7 @@ from agentmem.models.embed import HashEmbedder
 from agentmem.models.scripted import ToolCalls
 from agentmem.modes import RecallMode
 from agentmem.opening import open_memory
+from agentmem.recall import Scored
 from agentmem.storage import segments
 from agentmem.storage.rows import StoredSegment
 from agentmem.storage.transaction import Transaction
@@ -322,6 +323,25 @@ def test_states_count_the_kv_tier_in(tmp_path: Path) -> None:
         states = agent.memory.states()
     assert states["parked"] > 0 and states["live"] > 0
     assert sum(states.values()) == 81
+
+
+def test_a_search_leaves_out_what_another_process_forgets_meanwhile(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in ("My bike is a red Gazelle.", "My bike has a blue bell."):
+        agent.chat(text)
+    gone, left = (hit.segment.id for hit in agent.memory.search("bike")[:2])
+    search = agent.memory.finder.search
+
+    def slowly(query: str) -> list[Scored]:
+        found = search(query)
+        with agent.memory.archive.write() as transaction:
+            transaction.forget(gone)
+        return found
+
+    monkeypatch.setattr(agent.memory.finder, "search", slowly)
+    found = [hit.segment.id for hit in agent.memory.search("bike")]
+    assert left in found and gone not in found
 
 
 @pytest.mark.parametrize("k", [0, -1, 1001])

@@ -76,7 +76,9 @@ def stdout_console() -> Console:
 
 def table_console() -> Console:
     """Where tables go: a file or a pipe has room for them, unless COLUMNS says otherwise."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _FILE_COLUMNS
+    columns = os.environ.get("COLUMNS", "")
+    is_told = columns.isdecimal() and int(columns) > 0
+    width = None if sys.stdout.isatty() or is_told else _FILE_COLUMNS
     return Console(markup=False, highlight=False, emoji=False, width=width)
 
 

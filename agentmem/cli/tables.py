@@ -1,4 +1,4 @@
-"""Tables of what is remembered, for a terminal of any width.
+"""Tables of what is remembered, for a terminal of 60 columns or more.
 
 Ids and numbers stay on one line; everything else wraps, by words where it can, and no cell is cut
 short. Knows values and widths; not where they came from.
