@@ -39,7 +39,6 @@ _ANSWER_TOKENS = 160
 """What the answer may take at most: a few calls with two dozen ids."""
 _CALLS_TOKENS = 56
 """Of it, what two calls take without their ids."""
-_ID_TOKENS = 5
 _MAX_COMPLAINT_CHARS = 300
 
 Offer = tuple[Candidate, str]
@@ -135,6 +134,10 @@ class FreeCalls:
         while len(offered) > _MIN_ROWS and _tokens(offered[:-1]) > 2 * need:
             offered.pop()
         above_line = self.budget.max_tokens - self.budget.warn_tokens
+        tools_tokens = [
+            self._tools_tokens(only_drops, back.candidates[:num_outside])
+            for num_outside in range(len(back.candidates) + 1)
+        ]
         for num_offered, num_outside in _numbers(len(offered), len(back.candidates)):
             outside = back.candidates[:num_outside]
             in_order = sorted(
@@ -148,7 +151,9 @@ class FreeCalls:
             )
             key = f"review:{int(only_drops)}{'!' if complaint else ''}"
             parts = [Part(key, (Message("user", asked),))]
-            spent = _answer_tokens(in_order, outside) + self._tools_tokens(only_drops, outside)
+            spent = tools_tokens[num_outside] + self._answer_tokens(
+                [one.id for one, _ in in_order], [one.id for one in outside]
+            )
             if outside and spent + self.model.count_tokens(parts[0]) > above_line:
                 continue
             if has_kv:
@@ -169,6 +174,17 @@ class FreeCalls:
         can = self.model.capabilities
         return can.calls_tools and not can.has_logits
 
+    def _answer_tokens(self, offered: Collection[int], outside: Collection[int]) -> int:
+        """What an answer may take that names segments of the window and outside it.
+
+        What is outside leaves little room, and a grammar keeps answers lean: then it is what names
+        each once. A digit takes a token with most tokenizers, and so does what parts two ids.
+        """
+        if self._calls_tools or not outside:
+            return _ANSWER_TOKENS
+        named = sum(len(str(one)) + 1 for one in (*offered, *outside))
+        return min(_ANSWER_TOKENS, _CALLS_TOKENS + named)
+
     def _tools_tokens(self, only_drops: bool, outside: Sequence[Candidate]) -> int:
         if not self._calls_tools:
             return 0
@@ -188,7 +204,7 @@ class FreeCalls:
         """The model's calls as JSON text."""
         names = _names(only_drops, tools.outside)
         options = Options(
-            max_new_tokens=_answer_tokens(tools.offered, tools.outside),
+            max_new_tokens=self._answer_tokens(tools.offered, tools.outside),
             max_tokens=self.budget.max_tokens,
             ephemeral=True,
             cancelled=lambda: self.monotonic() > deadline,
@@ -219,11 +235,6 @@ def _numbers(num_offered: int, num_outside: int) -> Iterator[tuple[int, int]]:
         least = min(num_offered, _ROWS_FOR_ONE_OUTSIDE * outside)
         yield from ((offered, outside) for offered in range(num_offered, least - 1, -1) if offered)
     yield from ((offered, 0) for offered in range(num_offered, 0, -1))
-
-
-def _answer_tokens(offered: Collection[object], outside: Collection[object]) -> int:
-    """What an answer may take that names each of these once."""
-    return min(_ANSWER_TOKENS, _CALLS_TOKENS + _ID_TOKENS * (len(offered) + len(outside)))
 
 
 def _names(only_drops: bool, outside: Collection[object]) -> list[str]:

@@ -20,6 +20,9 @@ from agentmem.storage.kv_shelf import Shelf
 
 logger = logging.getLogger(__name__)
 
+USUAL_PARKED_BYTES = 32 * 2**20
+"""In RAM where nobody says; for a large model more."""
+
 
 class Disk(Protocol):
     """What is under the records in RAM: a disk, or a fork's view of one."""
@@ -75,7 +78,7 @@ class Parking:
         num_damaged: records on disk that turned out to be of no use.
     """
 
-    def __init__(self, max_bytes: int = 64 * 2**20, disk: Disk | None = None) -> None:
+    def __init__(self, max_bytes: int = USUAL_PARKED_BYTES, disk: Disk | None = None) -> None:
         self.disk = disk
         self.num_damaged = 0
         self._ram: Shelf[KVRecord] = Shelf(max_bytes)

@@ -66,6 +66,11 @@ def select_segments(user_id: int) -> AnySelect:
     return select(segments).where(segments.c.user_id == user_id, segments.c.state != FORGOTTEN)
 
 
+def select_these(user_id: int, ids: Sequence[int]) -> AnySelect:
+    """Those of a user's segments with these ids that are not forgotten."""
+    return select(segments).where(are_of(user_id, ids), segments.c.state != FORGOTTEN)
+
+
 def add(
     connection: Connection,
     user_id: int,
@@ -187,8 +192,7 @@ def present(connection: Connection, user_id: int, ids: Sequence[int]) -> dict[in
     """
     found: dict[int, StoredSegment] = {}
     for portion in portions(sorted(set(as_ids(ids)))):
-        query = select(segments).where(are_of(user_id, portion), segments.c.state != FORGOTTEN)
-        rows = connection.execute(query)
+        rows = connection.execute(select_these(user_id, portion))
         found.update((stored.segment.id, stored) for stored in assemble(connection, rows.all()))
     return found
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from agentmem.segment import Segment
 from agentmem.storage.ids import portions
 from agentmem.storage.schema import segments, words
-from agentmem.storage.segments import FORGOTTEN, are_of, assemble, select_segments
+from agentmem.storage.segments import FORGOTTEN, are_of, assemble, select_segments, select_these
 from agentmem.storage.terms import ANALYZER, analyze
 
 _insert = insert(words)
@@ -52,7 +52,7 @@ def load(
             else:
                 stale.append(segment_id)
         if stale:
-            rows = connection.execute(select(segments).where(are_of(user_id, stale)))
+            rows = connection.execute(select_these(user_id, stale))
             for stored in assemble(connection, rows.all()):
                 yield stored.segment.id, analyze(stored.segment.text)
 

@@ -65,6 +65,13 @@ def test_what_is_about_something_else_stays_below(question: str, right: str, new
     assert not lifted(question, right, newer, nearness=(0.8, 0.6), cosine=0.6)
 
 
+def test_what_came_of_an_event_is_taken_for_newer_sooner() -> None:
+    question, older = "What car do I drive?", "I drive a Fiat Panda."
+    newer = "I'm getting around in a Dacia."
+    assert lifted(question, older, f"The Fiat finally died on me. {newer}", cosine=0.5)
+    assert not lifted(question, older, newer, cosine=0.5)
+
+
 def test_what_hardly_answers_the_question_stays_below() -> None:
     question, older = "Where do Jonas and I live?", "Jonas and I are renting in Leith."
     newer = "We got the keys! Jonas and I are homeowners in Portobello."

@@ -156,7 +156,7 @@ def test_the_controller_keeps_at_a_precision_where_there_is_kv(tmp_path: Path) -
         assert told(agent) == {2: "q4"}
         assert isinstance(agent.model, ScriptedModel)
         asked = next(one for one in agent.model.history if one.options.json_schema is not None)
-        assert "less memory" in asked.messages[-1].content
+        assert "smaller, blurred" in asked.messages[-1].content
         assert '"precision"' in json.dumps(asked.options.json_schema)
     with Store.open(tmp_path / "me.db") as store:
         assert replay(store.for_user("default")).same

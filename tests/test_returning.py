@@ -137,7 +137,7 @@ def test_what_is_outside_is_shown_where_the_question_fits_above_the_warning_line
     asked = model.history[0]
     tokens = sum(map(model.count_tokens, asked.prompt)) + asked.options.max_new_tokens
     shown = len(verdict.outside)
-    assert shown == {180: 0, 250: 1, 330: 2, 400: 3, 500: MAX_RETURNABLE}[tokens_above_line]
+    assert shown == {180: 0, 250: 1, 330: 2, 400: 4, 500: MAX_RETURNABLE}[tokens_above_line]
     assert not shown or tokens <= tokens_above_line
     # Where nothing of it fits, the window's rows have all the room.
     inside, away = rows_shown(asked.messages[-1].content)

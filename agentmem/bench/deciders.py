@@ -14,7 +14,7 @@ from agentmem import Candidate, ScorerPolicy, SegmentPolicy
 from agentmem.bench.conversation import Conversation, contains
 
 DECIDERS = (
-    "oracle", "random", "window", "lru", "price", "relevance", "attention", "composed",
+    "oracle", "random", "window", "lru", "price", "size", "relevance", "attention", "composed",
     "llm-scored", "llm-mixture", "llm-free",
 )  # fmt: skip
 """In the order of the table; any policy's name may be asked for besides."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,6 +21,7 @@ from agentmem.bench.sizes import (
     turns_for,
     usual_facts,
 )
+from agentmem.bench.statements import STATEMENTS_PER_FACT
 from agentmem.errors import InvalidInput
 
 
@@ -79,7 +81,9 @@ class PlayOptions:
         """Lower what depends on numbers of turns and facts only."""
         turns, usual = sizes.chosen["turns"], sizes.usual["facts"]
         most = usual_facts(turns, sizes.given.get("instructions", 0), usual)
-        sizes.lower("facts", most, f"for {turns} turns")
+        # Each change needs a fact: where turns hold as many, what was asked for is played.
+        changed = min(sizes.given.get("updates", 0), turns // STATEMENTS_PER_FACT)
+        sizes.lower("facts", max(most, changed), f"for {turns} turns")
 
     def _lowered(self, sizes: Sizes) -> tuple[Self, list[str]]:
         """The same with lowered what depends on what is stated when, and all that was lowered."""
@@ -151,7 +155,7 @@ class WindowOptions(PlayOptions):
         safe = int(ESTIMATE_MARGIN * most)
         if "budget" not in sizes.given:
             if safe < SMALLEST_BUDGET:
-                raise InvalidInput(self._too_short(safe))
+                raise InvalidInput(self._too_short(safe, sizes))
             sizes.lower("budget", safe, "which the conversation must not fit")
         return replace(self, budget=sizes.chosen["budget"]), sizes.notes
 
@@ -178,14 +182,22 @@ class WindowOptions(PlayOptions):
     def _length(self) -> str:
         return f"{self.turns} turns" if self.tokens is None else f"{self.tokens} tokens"
 
-    def _too_short(self, safe: int) -> str:
+    def _too_short(self, safe: int, sizes: Sizes) -> str:
         if self.tokens is None:
             name, got = "turns", self.turns
-            least = turns_for(self._seeds, self._sizes, SMALLEST_BUDGET)
+            at = partial(self._sizes_at, sizes)
+            least = turns_for(self._seeds, at, SMALLEST_BUDGET, after=self.turns)
         else:
             name, got = "tokens", self.tokens
             least = -(-self.tokens * SMALLEST_BUDGET // max(1, safe))
         return (
-            f"`{name}` must be at least about {least} with {self.facts} facts, so that the "
-            f"smallest window does not hold the answers: got {got}."
+            f"`{name}` must be at least about {least}, so that the smallest window does not hold "
+            f"the answers: got {got}."
         )
+
+    @classmethod
+    def _sizes_at(cls, sizes: Sizes, turns: int) -> Mapping[str, int]:
+        """What the generator is told for so many turns, and otherwise the same."""
+        longer = Sizes(sizes.usual, {**sizes.given, "turns": turns})
+        cls._lower(longer)
+        return cls(**longer.chosen)._sizes

@@ -7,8 +7,9 @@ it fits, and each time that is said. Tokens are estimated: every tokenizer count
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from agentmem.bench.generator import TOKENS_PER_TURN
@@ -22,7 +23,6 @@ SMALLEST_BUDGET = 200
 """About what system prompt, reply and two turns take."""
 _LEAST_TALK_TOKENS = 20
 """About what the shortest turn of small talk takes."""
-_TURNS_LOOKED_AT = 2000
 
 
 @dataclass
@@ -86,13 +86,24 @@ def _planned(plan: Plan) -> dict[int, int]:
     return {n: _rough(turn.user) + _rough(turn.reply or "") for n, turn in plan.turns.items()}
 
 
-def turns_for(seeds: Sequence[int], sizes: Mapping[str, int], budget: int) -> int:
-    """About how many turns are too long for a budget, where these sizes are not."""
-    for turns in range(sizes["turns"] + 1, sizes["turns"] + _TURNS_LOOKED_AT):
-        plans = [plan_of(seed, {**sizes, "turns": turns}) for seed in seeds]
+def turns_for(
+    seeds: Sequence[int],
+    sizes_at: Callable[[int], Mapping[str, int]],
+    budget: int,
+    *,
+    after: int,
+) -> int:
+    """About how many turns, of more than these, are too long for a budget.
+
+    Args:
+        seeds: of the conversations.
+        sizes_at: what `make_plan` is told for a number of turns.
+    """
+    for turns in count(after + 1):
+        plans = [plan_of(seed, sizes_at(turns)) for seed in seeds]
         if ESTIMATE_MARGIN * estimated_budget(plans, turns, None) >= budget:
-            return turns
-    return sizes["turns"] + _TURNS_LOOKED_AT
+            break
+    return turns
 
 
 def _rough(text: str) -> int:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from operator import ge
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,12 @@ def _check_number(
     if options.stretches is None:
         tell(f"stretches: {sum(map(len, drawn.values()))}, as many as there are")
         return
-    most = min(map(len, drawn.values())) * options.conversations
+    there = [len(stretches) for stretches in drawn.values()]
+    most = max(
+        number
+        for number in range(options.conversations, options.stretches)
+        if all(map(ge, there, replace(options, stretches=number).shares))
+    )
     raise InvalidInput(
         f"`stretches` must be at most {most} for these conversations: got {options.stretches}."
     )

@@ -76,8 +76,8 @@ class SummaryOptions(PlayOptions):
         each = min(2 * tokens // STRETCH_TOKENS + 1, STATEMENTS_PER_FACT * self.facts)
         if self.stretches is not None and self.stretches > each * self.conversations:
             raise InvalidInput(
-                f"`stretches` must be at most {each * self.conversations} for {self.conversations} "
-                f"conversations of {self.turns} turns: got {self.stretches}."
+                f"`stretches` must be at most {each * self.conversations}, {each} for a "
+                f"conversation of {self.turns} turns: got {self.stretches}."
             )
         return plans
 

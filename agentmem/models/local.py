@@ -43,12 +43,10 @@ from agentmem.models.tool_text import tools_part, with_tools
 from agentmem.storage.kv_disk import KVDisk
 from agentmem.storage.kv_folder import KVFolder
 from agentmem.storage.kv_manifest import Manifest
-from agentmem.storage.kv_parking import Parking
+from agentmem.storage.kv_parking import USUAL_PARKED_BYTES, Parking
 
 _RESERVED = "~"
 """Keys of what a template or the engine adds begin with this."""
-
-_LEAST_PARKED_BYTES = 32 * 2**20
 
 SUMMARIZES_FROM_PARAMETERS = 1_000_000_000
 """A smaller model keeps fewer facts than sentences would: see `agentmem bench summaries`."""
@@ -84,7 +82,7 @@ class LocalModel(ChatModel):
     ) -> None:
         loaded = engine.loaded
         if parked_ram_bytes is None:
-            parked_ram_bytes = max(_LEAST_PARKED_BYTES, loaded.weights_bytes // 16)
+            parked_ram_bytes = max(USUAL_PARKED_BYTES, loaded.weights_bytes // 16)
         self._engine = engine
         # A model that was attached has proved how it goes on from a cache.
         one_by_one = engine.attached is None and engine.reads_one_by_one

@@ -30,7 +30,7 @@ class ResidentCache(TailCache):
     Args:
         attached: the model it belongs to.
         format: what segments are packed into, a name in `kv_formats`; "dense" packs nothing.
-        parking: where segments that leave the window are kept; by default 64 MiB of its own.
+        parking: where segments that leave the window are kept; by default 32 MiB of its own.
         kv_bytes: of the window's sealed segments on the model's device, spare pages included; what
             exceeds them lies in host memory and is streamed at every forward. 0: no ceiling. The
             open tail, and two tiles of 4,096 tokens of one layer while streaming, come on top.
