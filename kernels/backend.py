@@ -74,7 +74,7 @@ def _choose(device: torch.device, head_dim: int) -> tuple[PackedKernels, str]:
     if device.type == "cpu":
         why = _too_wide(head_dim, cpu.MAX_HEAD_DIM) or cpu.why_unavailable()
         if why is None:
-            return cpu, "C for AVX-512 VNNI"
+            return cpu, "C for AVX-512"
         return packed, f"eager PyTorch, which is slower: {why}"
     if device.type != "cuda":
         return packed, f"eager PyTorch on {device.type}"

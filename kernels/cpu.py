@@ -1,4 +1,4 @@
-"""Packed pages in C: what packed.py computes, on x86-64 with AVX-512 VNNI.
+"""Packed pages in C: what packed.py computes, on x86-64 with AVX-512.
 
 Same arguments and results as the eager twin. Attention is equal to the rounding of queries to two
 bytes and of probabilities to one, or two for values of eight bits; `encode` and `decode` are in

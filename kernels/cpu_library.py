@@ -24,7 +24,7 @@ SWITCH = "AGENTMEM_CPU_KERNELS"
 """Set to `off`, the kernels are not used."""
 SOURCES = Path(__file__).parent / "cpu"
 _CPU_INFO = Path("/proc/cpuinfo")
-_NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
+_NEEDED = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 # Contraction is off so that encoding rounds as PyTorch does; where it may be, fma is written out.
 _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=off", "-fPIC")
 _COMPILE_SECONDS = 900

@@ -120,7 +120,7 @@ def test_the_embedded_model_proves_its_kv_tier(embedded_models: Path) -> None:
     assert found["kv"]["status"] == "ok" and "without prefill" in found["kv"]["message"]
     assert found["kv self-test"]["status"] == found["kv greedy"]["status"] == "ok"
     assert "32 of 32 greedy tokens" in found["kv greedy"]["message"]
-    assert found["kernels"]["message"].startswith(("C for AVX-512 VNNI", "eager PyTorch, which"))
+    assert found["kernels"]["message"].startswith(("C for AVX-512", "eager PyTorch, which"))
     assert "B in the window, 0 B of them in host memory" in found["kv places"]["message"]
 
 

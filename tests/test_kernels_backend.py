@@ -32,7 +32,7 @@ def _forget_whether_triton_was_there() -> Iterator[None]:
 def test_c_runs_where_it_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "why_unavailable", lambda: None)
     assert kernels_for(CPU, 64) is cpu
-    assert kernels_in_words(CPU, 64) == "C for AVX-512 VNNI"
+    assert kernels_in_words(CPU, 64) == "C for AVX-512"
 
 
 def test_eager_runs_where_there_is_no_compiler_and_says_so(

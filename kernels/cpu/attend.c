@@ -1,4 +1,4 @@
-/* Decode attention on packed pages, in integers, for x86-64 with AVX-512 VNNI.
+/* Decode attention on packed pages, in integers, for x86-64 with AVX-512.
 
    The eager twin, and what everything means, is packed.py. The window is cut into (head, split)
    parts that threads take; parts of a head are merged by their log-sum-exp.
