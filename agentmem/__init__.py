@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentmem.context import Context as Context
     from agentmem.decision import Candidate as Candidate
     from agentmem.decision import Decision as Decision
+    from agentmem.decisions.explain import Explanation as Explanation
     from agentmem.errors import AgentmemError as AgentmemError
     from agentmem.events import Decided as Decided
     from agentmem.events import Recalled as Recalled
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
     from agentmem.events import SessionStarted as SessionStarted
     from agentmem.events import Token as Token
     from agentmem.events import Usage as Usage
-    from agentmem.explain import Explanation as Explanation
-    from agentmem.importing import Imported as Imported
-    from agentmem.importing import import_file as import_file
+    from agentmem.importing.file import Imported as Imported
+    from agentmem.importing.file import import_file as import_file
     from agentmem.memory import Hit as Hit
     from agentmem.memory import Memory as Memory
     from agentmem.models.base import ChatModel as ChatModel
@@ -78,10 +78,10 @@ _HOME = {
     "Decision": "decision",
     "DecisionRow": "storage.rows",
     "Embedder": "models.base",
-    "Explanation": "explain",
+    "Explanation": "decisions.explain",
     "Fact": "storage.rows",
     "Hit": "memory",
-    "Imported": "importing",
+    "Imported": "importing.file",
     "Memory": "memory",
     "Message": "segment",
     "Recalled": "events",
@@ -103,7 +103,7 @@ _HOME = {
     "WhatIf": "audit.whatif",
     "consolidate_memory": "consolidation",
     "from_origin": "origin",
-    "import_file": "importing",
+    "import_file": "importing.file",
     "open_memory": "opening",
     "origin_name": "origin",
     "replay": "audit.replay",

@@ -17,11 +17,13 @@ from agentmem.audit.recorder import Recorder
 from agentmem.budget import Budget
 from agentmem.consolidation import chores_for
 from agentmem.context import Context
-from agentmem.controller import Controller
+from agentmem.conversation.queued import QueuedTurns
+from agentmem.conversation.session import Session
+from agentmem.conversation.suspension import Suspension
+from agentmem.conversation.turn import Generation
 from agentmem.errors import InvalidInput, Unsupported
 from agentmem.events import Event, Reply, SessionStarted, Token, TurnKey, Usage
 from agentmem.folders import default_store
-from agentmem.judge import Judge
 from agentmem.memory import Memory
 from agentmem.memory_tools import memory_tools_for
 from agentmem.models.base import ChatModel, Embedder
@@ -32,14 +34,12 @@ from agentmem.opening import load_stored_window, open_window
 from agentmem.outside import Outside
 from agentmem.policies import make_policy
 from agentmem.policies.base import SegmentPolicy
-from agentmem.queued import QueuedTurns
-from agentmem.recall import Recall
+from agentmem.recall.scoring import Recall
 from agentmem.recollection import Recollection
-from agentmem.session import Session
+from agentmem.review.controller import Controller
+from agentmem.review.judge import Judge
 from agentmem.storage.archive import Archive, SessionRow, Store
 from agentmem.summary import Summarizer
-from agentmem.suspension import Suspension
-from agentmem.turn import Generation
 from agentmem.worker import Worker
 
 if TYPE_CHECKING:

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
+from agentmem.decisions.ledger import Summarize
 from agentmem.errors import AgentmemError
 from agentmem.facts.extraction import FactExtractor, PatternExtractor
 from agentmem.facts.keeping import FactKeeper
 from agentmem.facts.model_extraction import ModelExtractor
-from agentmem.finder import Finder
-from agentmem.ledger import Summarize
 from agentmem.memory import Memory
 from agentmem.models.base import ChatModel
 from agentmem.models.registry import resolve_model
 from agentmem.models.scripted import ScriptedModel
+from agentmem.recall.finder import Finder
 from agentmem.storage.archive import Archive
 from agentmem.summary import Summarizer
 

@@ -15,28 +15,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.absence import Surroundings
 from agentmem.blocks import Blocks
 from agentmem.context import Context
 from agentmem.decision import Action, Candidate, Decision
+from agentmem.decisions.absence import Surroundings
+from agentmem.decisions.explain import Explanation, explain, explain_forgotten
+from agentmem.decisions.forgetting import Forgetting
+from agentmem.decisions.ledger import Ledger, Summarize
+from agentmem.decisions.precision import Precisions, check_precision
+from agentmem.decisions.undoing import Undoing
 from agentmem.errors import InvalidInput
 from agentmem.events import Decided
-from agentmem.explain import Explanation, explain, explain_forgotten
 from agentmem.facts.keeping import FactKeeper
-from agentmem.finder import Finder
-from agentmem.forgetting import Forgetting
-from agentmem.importing import Imported, import_file
-from agentmem.ledger import Ledger, Summarize
+from agentmem.importing.file import Imported, import_file
 from agentmem.models.base import Embedder, KVTier, PartKey
 from agentmem.origin import from_origin
 from agentmem.outside import Outside
 from agentmem.passages import Passages
-from agentmem.precision import Precisions, check_precision
-from agentmem.recall import Recall
+from agentmem.recall.finder import Finder
+from agentmem.recall.scoring import Recall
 from agentmem.segment import Precision, Segment, State, refined
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import Fact, SessionRow, StoredSegment
-from agentmem.undoing import Undoing
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from agentmem.block import Block, Writer
-from agentmem.dates import span
 from agentmem.errors import BudgetTooSmall, InvalidInput, Unsupported
-from agentmem.found import Found, pages_of
-from agentmem.grounding import Grounds, ground
 from agentmem.memory import Memory
 from agentmem.models.base import ChatModel
 from agentmem.passages import passage_text
+from agentmem.recall.found import Found, pages_of
 from agentmem.segment import Message, Segment
 from agentmem.tools import describe
+from agentmem.wording.dates import span
+from agentmem.wording.grounding import Grounds, ground
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from agentmem.errors import InvalidInput
-from agentmem.finder import Finder
 from agentmem.outside import Outside
-from agentmem.recall import Scored
+from agentmem.recall.finder import Finder
+from agentmem.recall.scoring import Scored
 from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import SessionRow

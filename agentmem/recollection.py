@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.asking import only_asks
 from agentmem.events import RecalledSegment, Via
 from agentmem.memory import Memory
 from agentmem.modes import RecallMode
 from agentmem.segment import State, Trust, refined
 from agentmem.storage.rows import StoredSegment
+from agentmem.wording.asking import only_asks
 
 _MOST_LOOKED_AT = 32
 

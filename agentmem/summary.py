@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from agentmem.budget import Budget
 from agentmem.errors import BudgetExceeded, InvalidInput, ModelError
-from agentmem.extract import extract, left_out_terms
 from agentmem.models.base import ChatModel, Completion, Options, Part, complete
 from agentmem.modes import SummaryMode
 from agentmem.prompts import prompt
 from agentmem.segment import Message, Segment, lowest_trust
-from agentmem.sentences import is_ended, sentences_of
-from agentmem.telling import COMMON, telling_terms
+from agentmem.wording.extract import extract, left_out_terms
+from agentmem.wording.sentences import is_ended, sentences_of
+from agentmem.wording.telling import COMMON, telling_terms
 
 logger = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentmem.asking import Need, need_of, only_asks
+from agentmem.wording.asking import Need, need_of, only_asks
 
 
 @pytest.mark.parametrize(

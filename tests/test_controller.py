@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 
 from agentmem.budget import Budget
-from agentmem.controller import Controller, rank
 from agentmem.decision import Candidate
 from agentmem.errors import ModelUnavailable
-from agentmem.judge import Judge
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.scripted import ScriptedModel
 from agentmem.policies import MixturePolicy, ScorerPolicy, make_policy
-from agentmem.review_calls import read_calls
+from agentmem.review.calls import read_calls
+from agentmem.review.controller import Controller, rank
+from agentmem.review.judge import Judge
 from agentmem.segment import Message, Segment
 
 BUDGET = Budget(1000, free_to=0.1, warn_at=0.3)

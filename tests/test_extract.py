@@ -9,9 +9,9 @@ import pytest
 
 from agentmem.bench.conversation import Conversation, contains
 from agentmem.bench.generator import generate
-from agentmem.extract import extract, left_out_terms
-from agentmem.sentences import sentences_of
-from agentmem.telling import telling_terms
+from agentmem.wording.extract import extract, left_out_terms
+from agentmem.wording.sentences import sentences_of
+from agentmem.wording.telling import telling_terms
 
 
 def count(text: str) -> int:

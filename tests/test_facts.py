@@ -12,7 +12,7 @@ from agentmem.errors import ModelUnavailable, SegmentNotFound
 from agentmem.facts.extraction import PatternExtractor, Statement
 from agentmem.facts.model_extraction import ModelExtractor
 from agentmem.models.embed import HashEmbedder
-from agentmem.recall import Scored, newest_first
+from agentmem.recall.scoring import Scored, newest_first
 from agentmem.segment import Message, Segment, Trust
 from agentmem.storage.archive import Archive, Store
 from agentmem.storage.rows import Source

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agentmem.grounding import ground
 from agentmem.segment import Kind, Message, Segment, ToolCall, Trust
+from agentmem.wording.grounding import ground
 
 
 def said(text: str, id: int = 1, trust: Trust = Trust.USER, kind: Kind = "turn") -> Segment:

@@ -138,7 +138,7 @@ def test_an_import_that_fails_stores_nothing_and_one_that_was_killed_is_begun_ag
         tmp_path / "c.jsonl", *({"role": "user", "content": f"Number {i}."} for i in range(70))
     )
     add = Transaction.add_segment
-    monkeypatch.setattr("agentmem.importing._ROWS_AT_ONCE", 30)
+    monkeypatch.setattr("agentmem.importing.file._ROWS_AT_ONCE", 30)
 
     def fail(self: Transaction, *args: Any, **options: Any) -> Any:
         if args[2].text == "Number 65.":
@@ -169,7 +169,7 @@ def test_a_file_that_changes_between_its_two_readings_is_not_stored(
         file.write_text("What was not checked.\n")
         return []
 
-    monkeypatch.setattr("agentmem.importing._found", overwrite)
+    monkeypatch.setattr("agentmem.importing.file._found", overwrite)
     with pytest.raises(InvalidInput, match="changed while it was read"):
         import_file(archive, file)
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from agentmem.decision import Candidate
-from agentmem.judge import ANSWERS, Judge, examples
 from agentmem.models.base import Capabilities, Part
 from agentmem.models.scripted import ScriptedModel
+from agentmem.review.judge import ANSWERS, Judge, examples
 from agentmem.segment import Message, Role, Segment
 
 LOGITS = Capabilities(has_logits=True)

@@ -2,6 +2,11 @@
 
     kernels < segment, errors, budget, decision < policies, storage < models < SDK < cli, bench
 
+Inside the SDK
+
+    wording < facts < recall, and decisions and importing beside them < memory < review
+        < conversation < agent
+
 Imports are read, not run, so that one inside a function counts too.
 """
 
@@ -11,6 +16,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -85,6 +91,101 @@ LAYERS = [
         ("agentmem.models",),
         ("agentmem.segment", "agentmem.errors", "agentmem.kernels", "agentmem.storage.kv_"),
         never=("faiss", "sqlalchemy", "alembic", "sqlite3"),
+    ),
+    Layer(
+        "wording",
+        ("agentmem.wording",),
+        ("agentmem.segment", "agentmem.errors", "agentmem.storage.terms"),
+        libraries=(),
+    ),
+    Layer(
+        "facts",
+        ("agentmem.facts",),
+        (
+            "agentmem.segment",
+            "agentmem.wording",
+            "agentmem.prompts",
+            "agentmem.models.base",
+            "agentmem.models.json_answer",
+            "agentmem.storage",
+        ),
+        never=HEAVY,
+    ),
+    Layer(
+        "recall",
+        ("agentmem.recall",),
+        (
+            "agentmem.segment",
+            "agentmem.errors",
+            "agentmem.outside",
+            "agentmem.wording",
+            "agentmem.facts",
+            "agentmem.models.base",
+            "agentmem.storage",
+        ),
+        never=HEAVY,
+    ),
+    Layer(
+        "decisions",
+        ("agentmem.decisions",),
+        (
+            *BASE,
+            "agentmem.context",
+            "agentmem.events",
+            "agentmem.window",
+            "agentmem.models.base",
+            "agentmem.storage",
+        ),
+        never=HEAVY,
+    ),
+    Layer(
+        "importing",
+        ("agentmem.importing",),
+        (
+            "agentmem.segment",
+            "agentmem.errors",
+            "agentmem.block",
+            "agentmem.documents",
+            "agentmem.storage",
+        ),
+        never=HEAVY,
+    ),
+    Layer(
+        "review",
+        ("agentmem.review",),
+        (
+            *BASE,
+            "agentmem.events",
+            "agentmem.fence",
+            "agentmem.memory",
+            "agentmem.recollection",
+            "agentmem.tools",
+            "agentmem.prompts",
+            "agentmem.policies",
+            "agentmem.models.base",
+            "agentmem.storage.rows",
+        ),
+        never=HEAVY,
+    ),
+    Layer(
+        "conversation",
+        ("agentmem.conversation",),
+        (
+            *BASE,
+            "agentmem.context",
+            "agentmem.documents",
+            "agentmem.events",
+            "agentmem.memory",
+            "agentmem.memory_tools",
+            "agentmem.recollection",
+            "agentmem.tools",
+            "agentmem.wording",
+            "agentmem.facts",
+            "agentmem.review",
+            "agentmem.models.base",
+            "agentmem.storage",
+        ),
+        never=HEAVY,
     ),
     Layer(
         "command line",
@@ -205,13 +306,41 @@ def test_a_layer_imports_only_what_is_below_it(layer: Layer) -> None:
         ("storage", "agentmem.storage", "def f():\n    import transformers.cache_utils"),
         ("models", "agentmem.models", "from agentmem.storage.archive import Archive"),
         ("models", "agentmem.models", "from agentmem.storage import archive"),
+        ("wording", "agentmem.wording", "from agentmem.facts import cues"),
+        ("wording", "agentmem.wording", "import numpy"),
+        ("facts", "agentmem.facts", "from agentmem.recall.finder import Finder"),
+        ("recall", "agentmem.recall", "from agentmem.memory import Memory"),
+        ("decisions", "agentmem.decisions", "from agentmem.review.verdict import Verdict"),
+        ("importing", "agentmem.importing", "from agentmem.conversation.turn import Turn"),
+        ("review", "agentmem.review", "from agentmem.decisions.ledger import Ledger"),
+        ("conversation", "agentmem.conversation", "from agentmem.agent import Agent"),
         ("command line", "agentmem.cli", "from agentmem.memory import Memory"),
         ("command line", "agentmem.cli", "import torch"),
-        ("benchmarks", "agentmem.bench", "from agentmem.controller import Controller"),
+        ("benchmarks", "agentmem.bench", "from agentmem.review.controller import Controller"),
     ],
 )
 def test_the_rule_bites(layer: str, package: str, line: str) -> None:
     assert not all(BY_NAME[layer].may_import(name) for _, name in imports(line, package))
+
+
+def room_of(name: str) -> str:
+    """The package a module of ours is in, or the module itself where it is in `agentmem` alone."""
+    return ".".join(name.split(".")[:2])
+
+
+def test_packages_and_modules_beside_them_never_import_each_other_in_a_circle() -> None:
+    # An agent is recorded and a recording is played by an agent: both are in `audit`.
+    apart = ("agentmem", "agentmem.__main__", "agentmem.audit")
+    below: dict[str, set[str]] = {}
+    for path in sources("agentmem", *LINKED):
+        room = room_of(module_name(path))
+        if room not in apart:
+            found = {
+                room_of(name) for _, name in imports(path.read_text("utf-8"), package_of(path))
+            }
+            ours = {name for name in found if name.startswith("agentmem.")}
+            below.setdefault(room, set()).update(ours - {room, *apart})
+    assert list(TopologicalSorter(below).static_order())
 
 
 def test_nothing_below_the_command_line_imports_it_or_a_benchmark() -> None:

@@ -18,7 +18,7 @@ from agentmem.models.embed import HashEmbedder
 from agentmem.models.scripted import ToolCalls
 from agentmem.modes import RecallMode
 from agentmem.opening import open_memory
-from agentmem.recall import Scored
+from agentmem.recall.scoring import Scored
 from agentmem.storage import segments
 from agentmem.storage.rows import StoredSegment
 from agentmem.storage.transaction import Transaction

@@ -14,7 +14,7 @@ from agentmem.errors import InvalidInput
 from agentmem.models.base import Capabilities, Options, complete
 from agentmem.models.embed import HashEmbedder
 from agentmem.models.local import LocalModel
-from agentmem.review_tools import ReviewTools
+from agentmem.review.tools import ReviewTools
 from tests.agents import make_agent, talk
 from tests.cli_run import run_cli
 from tests.local_models import conversation, part

@@ -11,7 +11,7 @@ import pytest
 from agentmem import Agent, Budget, Decided, ScriptedModel, Store, replay
 from agentmem.errors import ModelUnavailable
 from agentmem.models.scripted import Request, ToolCalls
-from agentmem.pressure import NOTICE
+from agentmem.review.pressure import NOTICE
 from tests.agents import make_agent
 
 BUDGET = Budget(8000, warn_at=0.35, free_to=0.15, reserve=400)

@@ -10,11 +10,11 @@ import pytest
 
 from agentmem import Agent, Budget, Decided, ScriptedModel
 from agentmem.decision import Candidate, Decision
+from agentmem.decisions.quota import TurnQuota
 from agentmem.errors import InvalidInput
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.scripted import ToolCalls
-from agentmem.quota import TurnQuota
-from agentmem.review_tools import ReviewTools
+from agentmem.review.tools import ReviewTools
 from agentmem.segment import Message, Segment, ToolCall, Trust
 from tests.agents import make_agent, talk
 

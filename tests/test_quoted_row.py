@@ -10,7 +10,7 @@ import pytest
 from agentmem.budget import Budget
 from agentmem.context import Context
 from agentmem.decision import Candidate
-from agentmem.quoted_row import quoted_row
+from agentmem.review.quoted_row import quoted_row
 from agentmem.segment import Message, Segment, Trust
 from tests.hostile import POISONS, made_up
 

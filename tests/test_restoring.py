@@ -14,9 +14,9 @@ from agentmem import Archive, Fact, ScriptedModel, Store
 from agentmem.block import BlockVersion
 from agentmem.cli.export import write_file
 from agentmem.errors import InvalidInput
-from agentmem.importing import import_file
+from agentmem.importing.file import import_file
+from agentmem.importing.restoring import Restoring
 from agentmem.memory import Memory
-from agentmem.restoring import Restoring
 from agentmem.segment import Message, Segment
 from agentmem.storage.rows import Source
 from tests.agents import make_agent

@@ -12,15 +12,15 @@ from tokenizers import Tokenizer
 
 from agentmem import Agent, Budget, Decided, ScriptedModel, Store, replay
 from agentmem.budget import Budget as Limits
-from agentmem.controller import Controller
 from agentmem.decision import Candidate
 from agentmem.models.base import Capabilities, Options, Part
 from agentmem.models.scripted import Line
 from agentmem.policies import make_policy
-from agentmem.returning import MAX_RETURNABLE, returnable
-from agentmem.review_tools import BRING_BACK, REVIEW_TOOLS, ReviewTools
+from agentmem.review.controller import Controller
+from agentmem.review.returning import MAX_RETURNABLE, returnable
+from agentmem.review.tools import BRING_BACK, REVIEW_TOOLS, ReviewTools
+from agentmem.review.verdict import Verdict
 from agentmem.segment import Message, Segment, Trust
-from agentmem.verdict import Verdict
 from tests.agents import TALK, make_agent
 from tests.test_review_tools import accepted
 

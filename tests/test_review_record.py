@@ -10,9 +10,9 @@ import pytest
 
 from agentmem import Agent, Candidate, Decision, ScriptedModel
 from agentmem.errors import SegmentNotFound
-from agentmem.review_tools import Refusal
+from agentmem.review.tools import Refusal
+from agentmem.review.verdict import Verdict
 from agentmem.segment import Message, Segment
-from agentmem.verdict import Verdict
 from tests.agents import make_agent, talk
 
 CALL = {"name": "drop_segments", "arguments": {"segment_ids": [2, 99]}}

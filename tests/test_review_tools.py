@@ -6,7 +6,7 @@ import llguidance
 import pytest
 
 from agentmem.decision import Candidate
-from agentmem.review_tools import ReviewTools
+from agentmem.review.tools import ReviewTools
 from agentmem.segment import Message, Segment, ToolCall
 from agentmem.tools import describe
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentmem.asking import need_of, only_asks
-from agentmem.facts.sentences import sentences
-from agentmem.sentences import is_ended, sentences_of
 from agentmem.summary import _whole_sentences
+from agentmem.wording.asking import need_of, only_asks
+from agentmem.wording.clauses import sentences
+from agentmem.wording.sentences import is_ended, sentences_of
 
 
 @pytest.mark.parametrize(

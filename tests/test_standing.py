@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agentmem import Agent
+from agentmem.conversation.pinning import SHARE, StandingPins
 from agentmem.events import Decided
-from agentmem.pinning import SHARE, StandingPins
 from agentmem.segment import Message, Segment, Trust
-from agentmem.standing import is_note, standing_instructions, takes_the_place
+from agentmem.wording.standing import is_note, standing_instructions, takes_the_place
 from tests.agents import make_agent, talk
 
 

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentmem import Agent, Reply, ScriptedModel, Store, Token, replay
+from agentmem.conversation.tool_loop import ToolLimits
 from agentmem.errors import ModelUnavailable
 from agentmem.models.base import Options, Part
 from agentmem.models.scripted import ScriptItem, ToolCalls
 from agentmem.segment import Message, ToolCall, Trust
 from agentmem.storage.rows import StoredSegment
-from agentmem.tool_loop import ToolLimits
 from tests.agents import make_agent
 
 COUNTER = itertools.count()

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from agentmem.facts import cues
 from agentmem.facts.frame import BE, SHORT, VERBS
 from agentmem.facts.literals import Value, kind_of
-from agentmem.facts.sentences import bare, clauses, sentences
 from agentmem.facts.values import value_of
 from agentmem.facts.whose import whose
 from agentmem.segment import Segment
 from agentmem.storage.terms import analyze
+from agentmem.wording.clauses import bare, clauses, sentences
 
 MAX_STATEMENTS = 32
 """Statements taken from one segment at most."""

@@ -12,9 +12,9 @@ from functools import lru_cache
 from agentmem.facts import cues
 from agentmem.facts.frame import frame_of
 from agentmem.facts.literals import ValueKind, kind_of, literals
-from agentmem.facts.sentences import bare, clauses
 from agentmem.facts.whose import Whose, whose
 from agentmem.storage.terms import analyze
+from agentmem.wording.clauses import bare, clauses
 
 _CONCEPTS = {
     "code": "pin password passcode passphrase combin keycode",

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 from agentmem.facts.reading import Reading, read
-from agentmem.facts.sentences import sentences
 from agentmem.facts.subject import likeness
 from agentmem.facts.values import value_of
+from agentmem.wording.clauses import sentences
 
 _LIKENESS, _COSINE, _ANSWERS, _CHANGED = 0.5, 6.0, 2.5, 3.0
 _MISSING, _FOREIGN = 2.0, 1.2

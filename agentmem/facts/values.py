@@ -10,7 +10,7 @@ import re
 from agentmem.facts import cues
 from agentmem.facts.frame import BE, NAMED, VERBS, frame_of
 from agentmem.facts.literals import CAPITAL, MONTH, NO_NAME, Value, literals
-from agentmem.facts.sentences import clauses
+from agentmem.wording.clauses import clauses
 
 _GERMAN = re.compile(r"\b(?:ist|heißt|mein\w*|der|die|das|im|ich|wir)\b", re.IGNORECASE)
 _COPULA = re.compile(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentmem.decision import Candidate, Decision
-from agentmem.review_tools import Refusal, ReviewTools
+from agentmem.review.tools import Refusal, ReviewTools
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from agentmem.errors import InvalidInput
-from agentmem.import_export import (
+from agentmem.importing.core_memory import FactRead
+from agentmem.importing.export import (
     ExportReader,
     Read,
     SegmentRead,
@@ -23,10 +24,9 @@ from agentmem.import_export import (
     TurnRead,
     manifest_of,
 )
-from agentmem.import_lines import ImportLines
-from agentmem.import_memory import FactRead
-from agentmem.import_plain import message_segments, text_segments
-from agentmem.restoring import Restoring
+from agentmem.importing.lines import ImportLines
+from agentmem.importing.plain import message_segments, text_segments
+from agentmem.importing.restoring import Restoring
 from agentmem.segment import Segment
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import SessionRow

@@ -12,11 +12,11 @@ from typing import Any
 
 from agentmem.context import Context
 from agentmem.decision import Decision
+from agentmem.decisions.precision import Precisions
+from agentmem.decisions.quota import TurnQuota
 from agentmem.errors import InvalidInput
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
-from agentmem.precision import Precisions
-from agentmem.quota import TurnQuota
 from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import (

@@ -19,12 +19,12 @@ from agentmem.decision import Candidate
 from agentmem.errors import BudgetExceeded, ModelError
 from agentmem.models.base import ChatModel, Options, Part, complete
 from agentmem.prompts import prompt
-from agentmem.quoted_row import quoted_row
-from agentmem.returning import Returnable
-from agentmem.review_calls import read_calls
-from agentmem.review_tools import BRING_BACK, REVIEW_TOOLS, ReviewTools
+from agentmem.review.calls import read_calls
+from agentmem.review.quoted_row import quoted_row
+from agentmem.review.returning import Returnable
+from agentmem.review.tools import BRING_BACK, REVIEW_TOOLS, ReviewTools
+from agentmem.review.verdict import Verdict
 from agentmem.segment import PRECISIONS, Message, Precision
-from agentmem.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentmem.absence import Surroundings, absence
-from agentmem.review_record import in_words
+from agentmem.decisions.absence import Surroundings, absence
+from agentmem.decisions.review_record import in_words
 from agentmem.segment import State
 from agentmem.storage.rows import DecisionRow, StoredSegment
 

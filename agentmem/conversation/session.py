@@ -18,7 +18,10 @@ from typing import Any
 
 from agentmem.budget import Budget
 from agentmem.context import Context
-from agentmem.controller import Controller
+from agentmem.conversation.pinning import StandingPins
+from agentmem.conversation.tool_loop import ToolLoop
+from agentmem.conversation.turn import Generation, Turn
+from agentmem.conversation.usage import measure
 from agentmem.documents import split_document
 from agentmem.errors import InvalidInput
 from agentmem.events import Decided, Event, Recalled, Reply, Token, TurnKey, Usage
@@ -26,17 +29,14 @@ from agentmem.facts.extraction import PatternExtractor
 from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
 from agentmem.models.base import ChatModel, Completion, Options, complete
-from agentmem.pinning import StandingPins
-from agentmem.pressure import Pressure
 from agentmem.recollection import Recollection
-from agentmem.review import Review
+from agentmem.review.controller import Controller
+from agentmem.review.pressure import Pressure
+from agentmem.review.review import Review
 from agentmem.segment import Message, Segment
 from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import normalize_text
-from agentmem.tool_loop import ToolLoop
 from agentmem.tools import describe
-from agentmem.turn import Generation, Turn
-from agentmem.usage import measure
 
 MAX_MESSAGE_CHARS = 16 * 2**20
 _SEGMENTS_READ = 4

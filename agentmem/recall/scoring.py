@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.asking import Need, need_of
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
+from agentmem.wording.asking import Need, need_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentmem.dates import day
 from agentmem.errors import InvalidInput
 from agentmem.storage.terms import analyze
+from agentmem.wording.dates import day
 
 _MOST_RESULTS = 5
 _RESULT_TOKENS = 32

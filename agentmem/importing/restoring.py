@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from agentmem.import_memory import BlockRead, EditRead, FactRead
+from agentmem.importing.core_memory import BlockRead, EditRead, FactRead
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import BlockEdit, BlockRow, Fact, Source
 from agentmem.storage.transaction import Transaction

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from agentmem.import_lines import ImportLines
+from agentmem.importing.lines import ImportLines
 
 _T = TypeVar("_T")
 

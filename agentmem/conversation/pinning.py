@@ -14,8 +14,8 @@ from agentmem.decision import Action, Decision
 from agentmem.events import Decided
 from agentmem.memory import Memory
 from agentmem.segment import Message, Segment, Trust
-from agentmem.standing import is_note, standing_instructions, takes_the_place
 from agentmem.storage.rows import StoredSegment
+from agentmem.wording.standing import is_note, standing_instructions, takes_the_place
 
 MAKER = "standing"
 SHARE = 5

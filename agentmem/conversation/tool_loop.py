@@ -15,17 +15,17 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from agentmem.conversation.exchange import Exchange
+from agentmem.conversation.turn import Turn
 from agentmem.events import Event, Token
-from agentmem.exchange import Exchange
 from agentmem.memory import Memory
 from agentmem.memory_tools import MemoryTools
 from agentmem.models.base import ChatModel, Completion, FinishReason, Options
-from agentmem.review import Review
+from agentmem.review.review import Review
 from agentmem.segment import ToolCall
 from agentmem.storage.rows import WindowEntry
 from agentmem.storage.text import normalize_text
 from agentmem.tools import Result, run
-from agentmem.turn import Turn
 
 _SHORTEST_RESULT_CHARS = 32
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from agentmem.facts.sentences import sentences
+from agentmem.wording.clauses import sentences
 
 _REPLY = (
     r"(?:answer|reply|respond|write|speak|talk|explain|use|include|add|give|list|show|cite|call"

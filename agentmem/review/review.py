@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.controller import Controller, decide
 from agentmem.decision import Candidate, Decision
 from agentmem.events import Decided
 from agentmem.memory import Memory
 from agentmem.policies.base import SegmentPolicy
 from agentmem.policies.window import WindowPolicy
-from agentmem.pressure import Pressure
 from agentmem.recollection import Recollection
-from agentmem.returning import outside_window
+from agentmem.review.controller import Controller, decide
+from agentmem.review.pressure import Pressure
+from agentmem.review.returning import outside_window
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agentmem.recall import Recall, Scored, newest_first
+from agentmem.recall.scoring import Recall, Scored, newest_first
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 

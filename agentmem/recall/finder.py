@@ -8,19 +8,19 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from agentmem.asking import only_asks
 from agentmem.errors import InvalidInput
 from agentmem.facts.cues import is_former
 from agentmem.facts.rivals import Finding, rivals
 from agentmem.models.base import Embedder
 from agentmem.outside import Outside
-from agentmem.recall import Recall, Scored, newest_first
+from agentmem.recall.scoring import Recall, Scored, newest_first
 from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
 from agentmem.storage.fact_index import FactIndex
 from agentmem.storage.text import normalize_text
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
+from agentmem.wording.asking import only_asks
 
 _LOOKED_AT, _RIVALS = 16, 4
 """Of so many of the best, so many are compared: a newer one may stand above one it is like."""

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from agentmem.budget import Budget
 from agentmem.decision import Candidate, Decision
 from agentmem.errors import AgentmemError
-from agentmem.free_calls import FreeCalls, Offer
-from agentmem.judge import Judge
 from agentmem.models.base import ChatModel
 from agentmem.policies.base import SegmentPolicy
-from agentmem.returning import returnable
-from agentmem.review_tools import MIN_SUMMARY_TOKENS
-from agentmem.verdict import Verdict
+from agentmem.review.free_calls import FreeCalls, Offer
+from agentmem.review.judge import Judge
+from agentmem.review.returning import returnable
+from agentmem.review.tools import MIN_SUMMARY_TOKENS
+from agentmem.review.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
     {"type": "manifest", "format": 1, "counts": {...}, "sha256": ...}    the hash of all behind it
     {"type": "session", ...}    each followed by its turns
     {"type": "segment", "session": ..., ...}    in whatever session; behind what it is made of
-    {"type": "block" | "fact", ...}    core memory and facts (see import_memory.py)
+    {"type": "block" | "fact", ...}    core memory and facts (see core_memory.py)
 
 Anybody can write such a file with a hash that holds: the hash says that it is whole, the caller
 says that it is theirs. Windows, decisions and logs are not read back, nothing enters a window. Of a
@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from agentmem.errors import InvalidInput
-from agentmem.import_lines import ImportLines
-from agentmem.import_memory import BlockRead, EditRead, FactRead, MemoryReader
-from agentmem.import_plain import check_length, imported_segment
-from agentmem.import_rows import RowReader
+from agentmem.importing.core_memory import BlockRead, EditRead, FactRead, MemoryReader
+from agentmem.importing.lines import ImportLines
+from agentmem.importing.plain import check_length, imported_segment
+from agentmem.importing.rows import RowReader
 from agentmem.segment import Kind, Message, Origin, Role, Segment, State, ToolCall, Trust
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from agentmem.sentences import sentences_of
+from agentmem.wording.sentences import sentences_of
 
 MAX_SENTENCE_CHARS = 400
 """A longer stretch without an end is a list or data, not a sentence."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from agentmem.sentences import sentences_of
+from agentmem.wording.sentences import sentences_of
 
 Need = Literal["own", "open", "none"]
 """`own`: about the speaker's world; `open`: any other question; `none`: no question."""

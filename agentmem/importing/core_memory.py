@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from agentmem.block import check_description, check_label
 from agentmem.errors import InvalidInput
-from agentmem.import_rows import RowReader
+from agentmem.importing.rows import RowReader
 from agentmem.segment import Segment
 from agentmem.storage.rows import BlockEdit, BlockOperation, Source
 from agentmem.storage.text import check_text

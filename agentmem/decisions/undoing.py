@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from agentmem.context import Context
 from agentmem.decision import Action, Decision
+from agentmem.decisions.precision import Precisions
 from agentmem.errors import InvalidInput, UndoBlocked
 from agentmem.events import Decided, TurnKey
 from agentmem.models.base import KVTier
-from agentmem.precision import Precisions
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import DecisionRow, SessionRow, WindowEntry
 from agentmem.window import load_window, read_again

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agentmem.sentences import sentences_of
 from agentmem.storage.terms import UNSPACED
+from agentmem.wording.sentences import sentences_of
 
 TERM = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}](?:[^\W{UNSPACED}]|['’.:,/-](?=[^\W_]))*")
 _NUMBER, _NAME, _LONG_WORD, _PAIR = 5.0, 2.0, 0.5, 0.3

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agentmem.segment import Segment, Trust
-from agentmem.telling import COMMON, TERM, is_unspaced, names_and_numbers, pairs_of
+from agentmem.wording.telling import COMMON, TERM, is_unspaced, names_and_numbers, pairs_of
 
 _NUMBER = re.compile(r"\d[\d.,:/-]*\d")
 _COLON = re.compile(r"(?<=:)\s+")

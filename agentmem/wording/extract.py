@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from agentmem.asking import only_asks
-from agentmem.sentences import sentences_of
-from agentmem.telling import telling_terms
+from agentmem.wording.asking import only_asks
+from agentmem.wording.sentences import sentences_of
+from agentmem.wording.telling import telling_terms
 
 _DATE = re.compile(
     r"\b(?:january|february|march|april|may \d|\d+ may|june|july|august|september|october|november"

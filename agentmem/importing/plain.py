@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentmem.documents import pieces
-from agentmem.import_lines import MAX_SEGMENT_BYTES, ImportLines
+from agentmem.importing.lines import MAX_SEGMENT_BYTES, ImportLines
 from agentmem.segment import Kind, Message, Role, Segment, Trust
 from agentmem.storage.text import normalize_text
 
