@@ -33,7 +33,7 @@ from agentmem.origin import from_origin
 from agentmem.outside import Outside
 from agentmem.passages import Passages
 from agentmem.recall.finder import Finder
-from agentmem.recall.scoring import Recall
+from agentmem.recall.scoring import Recall, Scored
 from agentmem.segment import Precision, Segment, State, refined
 from agentmem.storage.archive import Archive
 from agentmem.storage.rows import Fact, SessionRow, StoredSegment
@@ -51,6 +51,9 @@ class Hit:
         scores: the two scores it is made of, "vector" (cosine) and "words" (share of the
             query's words it covers).
         facts: what it states, each with the time in which it held.
+        instead: the segment told later that probably answers the query instead, though neither
+            says so; it stands above. None where there is none.
+        until: when that was told, in seconds since the epoch.
     """
 
     segment: Segment
@@ -59,6 +62,8 @@ class Hit:
     turn: int
     scores: Mapping[str, float]
     facts: tuple[Fact, ...] = ()
+    instead: int | None = None
+    until: float | None = None
 
 
 class Memory:
@@ -150,6 +155,7 @@ class Memory:
                 one.turn,
                 {"vector": scored.cosine or 0.0, "words": scored.words},
                 tuple(self.finder.facts.of(scored.segment_id)),
+                *_instead(scored, there),
             )
             for scored, one in found
         ]
@@ -419,3 +425,12 @@ class Memory:
             "kv_bytes_parked_ram": usage.parked_ram_bytes if usage else 0,
             "kv_bytes_parked_disk": usage.parked_disk_bytes if usage else left_bytes,
         }
+
+
+def _instead(
+    scored: Scored, there: Mapping[int, StoredSegment]
+) -> tuple[int, float] | tuple[None, None]:
+    """What answers a query instead of a segment, and since when."""
+    if scored.instead is None or scored.instead not in there:
+        return None, None
+    return scored.instead, there[scored.instead].segment.created

@@ -3,7 +3,7 @@
     inputs      turns, acts on memory, settings at opening: what people want
     model       its completions and judgements, its counts of tokens, what its KV tier holds and
                 has seen
-    embedder    vectors of queries that are not stored with a segment
+    embedder    vectors of queries that are not stored with a segment, what sounds standing to it
     tools       what the functions of the application returned
     clocks      the deadlines of reviews, summaries and tools (stamps of rows are read in the
                 archive, once a commit)
@@ -114,6 +114,10 @@ class Outside:
     def query(self, text: str, embed: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """The vector of a text that is looked for, shape (dim,)."""
         return embed()
+
+    def standing(self, find: Callable[[], list[str]]) -> list[str]:
+        """The sentences that by their meaning are to hold from now on, given how they are found."""
+        return find()
 
     def tools(self, functions: Sequence[Callable[..., Any]]) -> Sequence[Callable[..., Any]]:
         """The application's functions as the session sees them; asked for before the opening."""

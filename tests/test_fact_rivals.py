@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,24 @@ from agentmem.facts.rivals import Finding, rivals
 from agentmem.models.embed import MiniLMEmbedder
 
 
-def lifted(
-    question: str,
-    above: str,
-    below: str,
-    *,
-    said_at: tuple[float, float] = (1.0, 2.0),
-    nearness: tuple[float, float] = (0.5, 0.5),
-    cosine: float | None = 0.55,
-) -> bool:
-    best = [Finding(9, above, said_at[0], nearness[0]), Finding(5, below, said_at[1], nearness[1])]
-    found = rivals(question, best, lambda pairs: [cosine] * len(pairs))
-    assert found in ({}, {9: (5,)})
-    return bool(found)
+@pytest.fixture(scope="module")
+def embedder(minilm_dir: Path) -> MiniLMEmbedder:
+    return MiniLMEmbedder(minilm_dir)
+
+
+def instead(
+    embedder: MiniLMEmbedder, question: str, *told: str, said_at: Sequence[float] = ()
+) -> dict[int, tuple[int, ...]]:
+    """By place, those that answer instead; told in this order, found in this order."""
+    asked, *vectors = embedder.embed([question, *told])
+    times = said_at or range(len(told))
+    best = [
+        Finding(place, text, times[place], float(asked @ vectors[place]))
+        for place, text in enumerate(told)
+    ]
+    return rivals(
+        question, best, lambda pairs: [float(vectors[one] @ vectors[two]) for one, two in pairs]
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,17 +41,34 @@ def lifted(
          "We got the keys! Jonas and I are homeowners in Portobello."),
         ("How much is a day pass?", "A day pass for the hall is 14 euros.",
          "Climbing got pricier. A day pass sets you back 17 euros."),
+        ("What car do I drive?", "I drive a Fiat Panda.",
+         "The Fiat finally died on me. I'm getting around in a Dacia."),
+        ("Which school does my niece go to?", "My niece Ida goes to Elm Park Primary.",
+         "Ida changed schools and loves her class at Harbour Primary."),
+        ("Who's my manager?", "My manager is Priya Nair.",
+         "Marcus Bell is my manager going forward."),
     ],
 )  # fmt: skip
-def test_a_newer_answer_stands_above_an_older_one(question: str, older: str, newer: str) -> None:
-    assert lifted(question, older, newer)
+def test_a_newer_answer_stands_above_an_older_one(
+    question: str, older: str, newer: str, embedder: MiniLMEmbedder
+) -> None:
+    assert instead(embedder, question, older, newer) == {0: (1,)}
 
 
-def test_an_older_finding_is_never_lifted() -> None:
+def test_an_older_finding_never_answers_instead(embedder: MiniLMEmbedder) -> None:
     question, older = "What is my extension?", "My desk phone is extension 4417."
     newer = "Got shuffled to another desk, you'll find me on extension 4502."
-    assert lifted(question, older, newer, said_at=(1.0, 2.0))
-    assert not lifted(question, newer, older, said_at=(2.0, 1.0))
+    assert instead(embedder, question, older, newer, said_at=(1.0, 2.0)) == {0: (1,)}
+    assert instead(embedder, question, newer, older, said_at=(2.0, 1.0)) == {1: (0,)}
+
+
+def test_of_several_newer_answers_each_stands_above_and_the_likest_first(
+    embedder: MiniLMEmbedder,
+) -> None:
+    question, older = "What's the wifi password?", "The wifi password is bluefern."
+    first, second = "The wifi password is now copperkite.", "We changed the wifi password: osprey."
+    found = instead(embedder, question, older, first, second)
+    assert set(found[0]) == {1, 2} and found[1] == (2,)
 
 
 @pytest.mark.parametrize(
@@ -53,39 +76,22 @@ def test_an_older_finding_is_never_lifted() -> None:
     [
         ("What's my code for the locker?", "My code for the locker is 8842.",
          "My sister's code for the locker is 1177."),
+        ("What is my sister's city?", "My sister lives in Ghent.", "I moved to Bruges."),
         ("What is the router's password?", "The router's password is lapwing.",
          "The printer's password is heron."),
         ("At which hotel do I stay in Prague?", "In Prague I stay at the Josef.",
          "In Vienna I stay at the Sacher."),
         ("What is the clinic's phone number?", "The clinic's phone number is 555-0134.",
          "The pharmacy's phone number is 555-0162."),
+        ("What car do I drive?", "I drive a Fiat Panda.", "I love long walks in the rain."),
+        ("What's my favourite tea?", "My favourite tea is Darjeeling.",
+         "My favourite tea mug broke."),
     ],
 )  # fmt: skip
-def test_what_is_about_something_else_stays_below(question: str, right: str, newer: str) -> None:
-    assert not lifted(question, right, newer, nearness=(0.8, 0.6), cosine=0.6)
-
-
-def test_what_came_of_an_event_is_taken_for_newer_sooner() -> None:
-    question, older = "What car do I drive?", "I drive a Fiat Panda."
-    newer = "I'm getting around in a Dacia."
-    assert lifted(question, older, f"The Fiat finally died on me. {newer}", cosine=0.5)
-    assert not lifted(question, older, newer, cosine=0.5)
-
-
-def test_what_hardly_answers_the_question_stays_below() -> None:
-    question, older = "Where do Jonas and I live?", "Jonas and I are renting in Leith."
-    newer = "We got the keys! Jonas and I are homeowners in Portobello."
-    assert lifted(question, older, newer, nearness=(0.6, 0.5))
-    assert not lifted(question, older, newer, nearness=(0.9, 0.1), cosine=0.3)
-
-
-@pytest.mark.parametrize(
-    "newer",
-    ["My favourite tea mug broke.", "I don't have a new favourite tea, still drinking the same."],
-)
-def test_what_gives_no_value_answers_nothing(newer: str) -> None:
-    older = "My favourite tea is Darjeeling."
-    assert not lifted("What's my favourite tea?", older, newer, cosine=0.8)
+def test_what_is_about_something_else_answers_nothing(
+    question: str, right: str, newer: str, embedder: MiniLMEmbedder
+) -> None:
+    assert instead(embedder, question, right, newer) == {}
 
 
 def test_a_search_puts_the_newer_answer_first_and_closes_nothing(
@@ -98,8 +104,10 @@ def test_a_search_puts_the_newer_answer_first_and_closes_nothing(
     with Agent(ScriptedModel(), store=tmp_path / "me.db", embedder=embedder, budget=2000) as agent:
         for text in said:
             agent.chat(text)
-        found = [hit.segment.text for hit in agent.memory.search("What is my extension?")]
-        assert found[:2] == [newer, older]
+        hits = agent.memory.search("What is my extension?")
+        assert [hit.segment.text for hit in hits][:2] == [newer, older]
+        assert (hits[0].instead, hits[0].until) == (None, None)
+        assert (hits[1].instead, hits[1].until) == (hits[0].segment.id, hits[0].segment.created)
         for question in ("Which extension?", "My extension?", "Is it an extension?"):
             agent.chat(question)
         found = [hit.segment.text for hit in agent.memory.search("What is my extension?")]

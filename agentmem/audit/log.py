@@ -28,6 +28,7 @@ _WORDS = {
     "weigh": "the model's judgement",
     "weight": "the model's judgement of a part",
     "unread": "what is read for facts",
+    "standing": "what is to hold from now on",
 }
 
 

@@ -191,6 +191,13 @@ class Recorder(Outside):
         self.note("unread", [stored.segment.id for stored in found])
         return found
 
+    def standing(self, find: Callable[[], list[str]]) -> list[str]:
+        """What is to hold by its meaning; recorded where anything is."""
+        found = find()
+        if found:
+            self.note("standing", found)
+        return found
+
     def note(self, *record: Any) -> None:
         """Write a record down."""
         if self.active:

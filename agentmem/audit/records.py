@@ -18,6 +18,7 @@
     ["has", key, bool]  ["attention", changed, gone]  ["states", changed, gone]    of the KV tier
     ["tool", outcome, text]            outcome: returned, invalid, failed, or an error of ours
     ["vector", base64]  ["clock", milliseconds]
+    ["standing", [sentence, ...]]      what is to hold by its meaning, where anything is
     ["failed", type]                   a commit failed
 
 Requests and parts are hashes: what they say follows from what is stored. It knows no SQL.

@@ -87,6 +87,10 @@ class ReplayOutside(Outside):
             return unpack_vector(self.log.take("vector")[1])
         return embed()
 
+    def standing(self, find: Callable[[], list[str]]) -> list[str]:
+        """What was to hold by its meaning."""
+        return list(self.log.take("standing")[1]) if self.log.next_is("standing") else []
+
     def monotonic(self) -> float:
         """Seconds, as they were read."""
         return float(self.log.take("clock")[1]) / 1000

@@ -63,6 +63,7 @@ class WhatIfOutside(ReplayOutside):
         self.attention: dict[PartKey, float] = {}
         self._results: deque[str] = deque()
         self._query: NDArray[np.float32] | None = None
+        self._standing: list[str] = []
         self._row: RecordingRow | None = None
         self._number = 0
         self._ids_of: dict[int, list[int]] = {}
@@ -76,6 +77,7 @@ class WhatIfOutside(ReplayOutside):
         self.replies.clear()
         self._results.clear()
         self._query = None
+        self._standing = []
         reply = self.reply_of(number) if number else ""
         for record in records:
             if record[0] == "say":
@@ -89,6 +91,8 @@ class WhatIfOutside(ReplayOutside):
                 self._results.append(str(record[2]))
             elif record[0] == "vector":
                 self._query = unpack_vector(record[1])
+            elif record[0] == "standing":
+                self._standing = list(record[1])
 
     def monotonic(self) -> float:
         """No second passes: a policy is never late."""
@@ -97,6 +101,10 @@ class WhatIfOutside(ReplayOutside):
     def query(self, text: str, embed: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """The vector of a text that is looked for."""
         return embed() if self._query is None else self._query
+
+    def standing(self, find: Callable[[], list[str]]) -> list[str]:
+        """What was to hold by its meaning: the messages are the same."""
+        return self._standing
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of stored texts; others are like nothing else."""

@@ -241,14 +241,23 @@ def _search(agent: Agent, question: Question, older: Fact) -> tuple[bool, bool]:
     hits = agent.memory.search(question.text, _HITS)
     texts = [hit.segment.text for hit in hits]
     newest_at = next((i for i, text in enumerate(texts) if exact(question.answer, text)), None)
-    older_at = next((i for i, text in enumerate(texts) if exact(older.value, text)), None)
+    # The newer statement may name the older value too: "from Porto to Braga".
+    older_at = next(
+        (
+            i
+            for i, text in enumerate(texts)
+            if exact(older.value, text) and not exact(question.answer, text)
+        ),
+        None,
+    )
     first = newest_at is not None and (older_at is None or newest_at < older_at)
-    ended = older_at is not None and any(
-        fact.valid_to is not None and exact(older.value, fact.statement)
+    ended = any(
+        exact(older.value, fact.statement) and fact.valid_to is not None
         for hit in hits
         for fact in hit.facts
     )
-    return first, ended
+    probably = older_at is not None and hits[older_at].until is not None
+    return first, ended or probably
 
 
 def _mean_seconds(usages: list[Usage]) -> dict[str, float]:

@@ -31,6 +31,8 @@ def hit_json(hit: Hit) -> dict[str, Any]:
         "origin": hit.segment.origin,
         "text": hit.segment.text,
         "facts": [fact_json(fact) for fact in hit.facts],
+        "instead": hit.instead,
+        "until": hit.until,
     }
 
 

@@ -54,19 +54,21 @@ def hits_table(hits: Iterable[Hit]) -> Table:
     """What a search found, best first."""
     rows = [
         (hit.segment.id, hit.score, hit.state, hit.turn, hit.segment.origin,
-         preview(hit.segment.text) + _held(hit.facts))
+         preview(hit.segment.text) + _held(hit))
         for hit in hits
     ]  # fmt: skip
     return table("id", "score", "state", "turn", "from", "text", rows=rows)
 
 
-def _held(facts: Sequence[Fact]) -> str:
-    """When what a segment states held, where it holds no longer."""
+def _held(hit: Hit) -> str:
+    """When what a segment states held, where it holds no longer, or probably does not."""
     ended = [
         f"{fact.value or fact.subject} {_interval(fact, ' ')}"
-        for fact in facts
+        for fact in hit.facts
         if fact.valid_to is not None
     ]
+    if hit.until is not None and not ended:
+        ended = [f"probably until {when(hit.until)}, then segment {hit.instead}"]
     return f" [{preview('; '.join(ended), 120)}]" if ended else ""
 
 

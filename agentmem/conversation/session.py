@@ -201,7 +201,7 @@ class Session:
         """Pin what the message wants to hold from now on."""
         if self._pins is None:
             return []
-        return self._pins.notice(current.user, current.row.text)
+        return self._pins.notice(current.user, current.row.text, current.vector)
 
     def _begin(self, text: str, turn: TurnKey | None) -> Turn:
         """Commit the user's message, or find it where it was committed before."""

@@ -21,12 +21,13 @@ from agentmem.facts.reading import Reading
 from agentmem.facts.whose import same_people
 from agentmem.storage.terms import analyze
 
-_FAINT = frozenset(analyze(
+FAINT = frozenset(analyze(
     "number name time day date thing place favourite favorite usual weekly daily people person go"
     " goes"
     " come comes make makes made have like love at room street year class good call pay take"
     " like prefer one two"
 ))  # fmt: skip
+"""Terms that tell little of what a statement is about."""
 _LITERAL = frozenset(("time", "date", "money", "measure", "number", "ordinal"))
 _RELATED = frozenset(("number", "ordinal", "measure", "money"))
 
@@ -37,7 +38,7 @@ _CONTRAST, _APART, _MANY, _EVENTS, _FRAME, _HAPPENED = 3.0, 4.5, 2.0, 7.0, 5.0, 
 
 
 def _weight(terms: frozenset[str]) -> float:
-    return sum(0.4 if term in _FAINT or len(term) == 1 else 1.0 for term in terms)
+    return sum(0.4 if term in FAINT or len(term) == 1 else 1.0 for term in terms)
 
 
 def _overlap(one: frozenset[str], other: frozenset[str]) -> tuple[float, float, float]:
@@ -105,9 +106,14 @@ def _are_apart(older: Reading, newer: Reading) -> bool:
     return (
         older.relation is not None
         and newer.relation is not None
-        and bool(older.topic - newer.told - _FAINT)
-        and bool(newer.topic - older.told - _FAINT)
+        and bool(older.topic - newer.told - FAINT)
+        and bool(newer.topic - older.told - FAINT)
     )
+
+
+def name_different_things(older: Reading, newer: Reading) -> bool:
+    """Whether each names what the other does not: Vienna and Prague, locker and bank."""
+    return _contrast(older, newer) or _are_apart(older, newer)
 
 
 def compare(older: Reading, newer: Reading, cosine: float | None) -> Features:
@@ -117,7 +123,7 @@ def compare(older: Reading, newer: Reading, cosine: float | None) -> Features:
     named = bool(old_value) and 2 * len(said) >= len(old_value)
     if not old_value and (newer.ends or newer.denies):
         # Words are a value's only where they are said to be over.
-        telling = frozenset(filter(cues.tells, older.value_terms)) - _FAINT
+        telling = frozenset(filter(cues.tells, older.value_terms)) - FAINT
         named = bool(telling) and 2 * len(telling & newer.terms - newer.value_terms) >= len(telling)
     shared, jaccard, words = max(
         _overlap(one - new_value, other - old_value)

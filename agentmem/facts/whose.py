@@ -39,8 +39,8 @@ _SAME = {
     "grandchild": "grandson granddaughter enkel enkelin",
     "godmother": "godfather godson goddaughter",
 }
-_KIN = {name: word for word, names in _SAME.items() for name in (word, *names.split())}
-_UNSPACED_KIN = [name for name in _KIN if not name.isascii() and "\u4e00" <= name[0] <= "\u9fff"]
+KIN = {name: word for word, names in _SAME.items() for name in (word, *names.split())}
+_UNSPACED_KIN = [name for name in KIN if not name.isascii() and "\u4e00" <= name[0] <= "\u9fff"]
 _LETTER = r"[^\W\d_]"
 _WORD = re.compile(rf"{_LETTER}+(?:-{_LETTER}+)*")
 _POSSESSIVE = re.compile(
@@ -97,16 +97,16 @@ def whose(sentence: str) -> Whose:
     sentence = _COMPANY.sub("", sentence)
     sure: set[str] = set()
     for said in _WORD.finditer(sentence):
-        if kin := _KIN.get(said[0].casefold()):
+        if kin := KIN.get(said[0].casefold()):
             # "my cousin Rita" is Rita, whoever else is a cousin.
             name = _BY_NAME.match(sentence, said.end())
             sure.add(kin if name is None else name[1].casefold())
-    sure.update(_KIN[name] for name in _UNSPACED_KIN if name in sentence)
+    sure.update(KIN[name] for name in _UNSPACED_KIN if name in sentence)
     if {"mother", "father"} <= sure:
         sure = sure - {"mother", "father"} | {"parent"}
     for match in (*_POSSESSIVE.finditer(sentence), *_PLURAL_NAME.finditer(sentence)):
         word = match.group(1).casefold()
-        if word not in _POSSESSED and word not in _KIN and _is_somebody(match, sentence):
+        if word not in _POSSESSED and word not in KIN and _is_somebody(match, sentence):
             sure.add(word)
     sure.update(match.group(1).casefold() for match in _GROUP.finditer(sentence))
     for match in _OF_NAME.finditer(sentence):
@@ -116,7 +116,7 @@ def whose(sentence: str) -> Whose:
     begins = _BEGINS.match(sentence)
     if begins is not None and not _SPEAKER.search(sentence):
         word = begins.group(1).casefold()
-        if word not in _NOBODY and word not in _KIN and not begins.group(1).isupper():
+        if word not in _NOBODY and word not in KIN and not begins.group(1).isupper():
             maybe.add(word)
     return Whose(frozenset(sure), frozenset(maybe))
 

@@ -22,8 +22,8 @@ from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
 from agentmem.wording.asking import only_asks
 
-_LOOKED_AT, _RIVALS = 16, 4
-"""Of so many of the best, so many are compared: a newer one may stand above one it is like."""
+_LOOKED_AT = 24
+"""So many of the best are compared: a newer one may stand above one that it answers instead of."""
 
 
 class Finder:
@@ -50,6 +50,18 @@ class Finder:
     def embed(self, text: str) -> NDArray[np.float32]:
         """The vector of a text, shape (dim,)."""
         return self._outside.query(text, lambda: self._embedder.embed([text])[0])
+
+    @property
+    def space(self) -> str:
+        """The embedding space."""
+        return self._embedder.name
+
+    def embed_apart(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of texts that nothing is looked for with, shape (len(texts), dim).
+
+        What a session concludes from them has to come through `Outside`.
+        """
+        return self._embedder.embed(texts)
 
     def embed_pending(
         self, limit: int = 64, *, known: Mapping[int, NDArray[np.float32]] | None = None
@@ -119,7 +131,7 @@ class Finder:
         ranked = newest_first(ranked, successors)[:limit]
         if former:
             return ranked
-        return newest_first(ranked, self._rivals(text, ranked, successors))
+        return newest_first(ranked, self._rivals(text, ranked, successors), all_of_them=True)
 
     def _rivals(
         self, text: str, ranked: list[Scored], over: Collection[int]
@@ -136,7 +148,7 @@ class Finder:
             for one, cosine in near.items()
             if one in there and _is_told(there[one].segment)
         ]
-        return rivals(text, told[:_RIVALS], self.between)
+        return rivals(text, told, self.between)
 
     def search(self, query: str, among: Collection[int] | None = None) -> list[Scored]:
         """Every segment that has something of the query, best first.

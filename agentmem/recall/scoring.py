@@ -34,6 +34,8 @@ class Scored:
         words: share of the query's words the segment covers, by their weight, in [0, 1].
         for_older: the nearness of what it took the place of and stands above, where that is more
             than its own; -1 for none.
+        instead: the newer segment that stands above it because it answers the query instead; None
+            where none does.
     """
 
     segment_id: int
@@ -41,6 +43,7 @@ class Scored:
     cosine: float | None
     words: float
     for_older: float = -1.0
+    instead: int | None = None
 
     @property
     def nearness(self) -> float:
@@ -137,7 +140,12 @@ class Recall:
         ]
 
 
-def newest_first(ranked: list[Scored], successors: Mapping[int, Collection[int]]) -> list[Scored]:
+def newest_first(
+    ranked: list[Scored],
+    successors: Mapping[int, Collection[int]],
+    *,
+    all_of_them: bool = False,
+) -> list[Scored]:
     """The same segments, none whose words hold no longer above one that says what holds instead.
 
     A successor that stands below is lifted to just above what it took the place of, and scores as
@@ -145,7 +153,9 @@ def newest_first(ranked: list[Scored], successors: Mapping[int, Collection[int]]
 
     Args:
         ranked: segments, best first.
-        successors: by segment, those that say what holds instead; any of them will do.
+        successors: by segment, those that say what holds instead.
+        all_of_them: each of those has to stand above, in their order; else any one will do, and it
+            is the best ranked where none does yet.
     """
     by_id = {scored.segment_id: scored for scored in ranked}
     placed: dict[int, Scored] = {}
@@ -158,10 +168,12 @@ def newest_first(ranked: list[Scored], successors: Mapping[int, Collection[int]]
             lifted = max(scored.score, above.score)
             scored = replace(scored, score=lifted, for_older=above.nearness)
         newer = [each for each in successors.get(one, ()) if each in by_id and each not in path]
-        if newer and not any(each in placed for each in newer):
-            best = max(newer, key=lambda each: by_id[each].score)
-            place(by_id[best], scored, (*path, one))
-        placed[one] = scored
+        if not all_of_them:
+            is_above = any(each in placed for each in newer)
+            newer = [] if is_above else sorted(newer, key=lambda each: -by_id[each].score)[:1]
+        for each in newer:
+            place(by_id[each], scored, (*path, one))
+        placed[one] = replace(scored, instead=newer[0]) if newer and all_of_them else scored
 
     for scored in ranked:
         place(scored, None, ())

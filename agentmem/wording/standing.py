@@ -3,7 +3,8 @@
 "From now on answer in French" must be in view for every later reply, and no search for what a later
 message says would ever find it. A sentence is standing where the speaker tells the assistant how to
 behave and says that it lasts, or says what they themselves need or like for good. A request for one
-reply, a question, a quotation and what somebody else said are not. It reads one text and no memory.
+reply, a question, a quotation and what somebody else said are not. What has none of these forms may
+still be meant so: `wording.standing_odds`. It reads one text and no memory.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ _DATA = re.compile(
 )
 _QUOTED = re.compile(r"[\"“”„«»「」].*[\"“”„«»「」]|(?:^|\s)'\w[^']{6,}'(?:\s|[.,!]|$)")
 _A_WORD = re.compile(r"[\"“”„«»][\w/ -]{1,20}[\"“”„«»]|(?<!\w)'[\w/ -]{1,20}'(?!\w)")
+_ASKS_OR_QUOTES = re.compile(rf"[?？]|{_QUOTED.pattern}")
 _LEAD = (
     r"^\W*(?:(?:please|ok(?:ay)?|hey|also|oh|and|so|well|btw|by the way|one more thing|note"
     r"|actually|just|hi"
@@ -191,13 +193,19 @@ def is_note(sentence: str) -> bool:
 
 
 def standing_instructions(text: str) -> list[str]:
-    """The sentences of a text that are instructions or preferences to be kept in view."""
-    found: list[str] = []
-    for line in text.split("\n"):
-        if _DATA.search(line):
-            continue
-        found += [one for one in sentences(line) if _is_standing(one)]
-    return found
+    """The sentences of a text that by their form are instructions or preferences to be kept."""
+    return [one for one in _told(text) if _is_standing(one)]
+
+
+def may_stand(text: str) -> list[str]:
+    """The sentences of a text that by their form could be meant so: none asks or quotes."""
+    return [one for one in _told(text) if not _ASKS_OR_QUOTES.search(_A_WORD.sub("X", one))]
+
+
+def _told(text: str) -> list[str]:
+    """The sentences of a text that are no data."""
+    lines = [line for line in text.split("\n") if not _DATA.search(line)]
+    return [one for line in lines for one in sentences(line)]
 
 
 def _is_standing(sentence: str) -> bool:

@@ -1,0 +1,120 @@
+"""Sentences that stand without a word for it: found by words and meaning together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agentmem import Agent, ScriptedModel
+from agentmem.models.embed import HashEmbedder, MiniLMEmbedder
+from agentmem.wording.standing import may_stand, standing_instructions
+from agentmem.wording.standing_odds import ENOUGH, standing_odds, word_groups
+from tests.fit_standing import fit, sentences_of
+
+STANDING = [
+    "Temperatures in Fahrenheit for me, the other scale means nothing to me.",
+    "When you write out recipes, leave the sugar in grams.",
+    "No exclamation marks in what you write to me, please.",
+    "If something I say makes no sense, tell me straight away.",
+    "Plain sentences suit me better than tables in your answers.",
+]
+OTHER = [
+    "My kettle has a crack in the lid.",
+    "Write a two-line poem about our kettle.",
+    "The plumber comes on Thursdays from now on.",
+    "My manager wants shorter emails from all of us.",
+    "I'd sooner walk than wait for that bus.",
+]
+
+
+def pins(agent: Agent) -> list[str]:
+    return [entry.segment.text for entry in agent.context if entry.pinned]
+
+
+@pytest.fixture(scope="module")
+def embedder(minilm_dir: Path) -> MiniLMEmbedder:
+    return MiniLMEmbedder(minilm_dir)
+
+
+def odds(sentence: str, embedder: MiniLMEmbedder) -> float:
+    return standing_odds().by_both(sentence, embedder.embed([sentence])[0].tolist())
+
+
+@pytest.mark.parametrize("sentence", STANDING)
+def test_what_is_meant_to_hold_stands_without_a_word_for_it(
+    sentence: str, embedder: MiniLMEmbedder
+) -> None:
+    assert not standing_instructions(sentence)
+    assert odds(sentence, embedder) >= ENOUGH
+
+
+@pytest.mark.parametrize("sentence", OTHER)
+def test_facts_single_requests_and_wishes_about_the_world_do_not(
+    sentence: str, embedder: MiniLMEmbedder
+) -> None:
+    assert odds(sentence, embedder) < ENOUGH
+
+
+def test_the_sentences_here_are_none_of_those_the_weights_were_fitted_to() -> None:
+    assert not {*STANDING, *OTHER} & {*sentences_of("standing"), *sentences_of("other")}
+
+
+def test_a_session_pins_what_is_meant_so_and_nothing_else_of_the_message(
+    tmp_path: Path, embedder: MiniLMEmbedder
+) -> None:
+    with Agent(ScriptedModel(), store=tmp_path / "a.db", embedder=embedder, budget=2000) as agent:
+        for sentence in (*OTHER, *STANDING[:2]):
+            agent.chat(sentence)
+        long = "We walked along the river and looked at the boats for a while. " * 6
+        agent.chat(f"{long}{STANDING[2]}")
+        assert pins(agent) == STANDING[:3]
+
+
+def test_in_another_embedding_space_only_the_form_counts(tmp_path: Path) -> None:
+    embedder = HashEmbedder()
+    assert embedder.name != standing_odds().space
+    with Agent(ScriptedModel(), store=tmp_path / "a.db", embedder=embedder, budget=2000) as agent:
+        agent.chat(STANDING[0])
+        agent.chat("From now on answer in French.")
+        assert pins(agent) == ["From now on answer in French."]
+
+
+def test_where_room_is_short_what_stands_least_surely_goes_first(
+    tmp_path: Path, embedder: MiniLMEmbedder
+) -> None:
+    with Agent(ScriptedModel(), store=tmp_path / "a.db", embedder=embedder, budget=400) as agent:
+        agent.chat("Never use emojis in your replies.")
+        agent.chat(STANDING[3])
+        assert pins(agent) == ["Never use emojis in your replies.", STANDING[3]]
+        for topic in ("money", "sport", "films", "cars", "food"):
+            if STANDING[3] not in pins(agent):
+                break
+            agent.chat(f"Never begin to talk to me about {topic}.")
+        assert STANDING[3] not in pins(agent)
+        assert "Never use emojis in your replies." in pins(agent)
+
+
+def test_questions_quotations_and_data_may_not_stand() -> None:
+    text = (
+        'Could you be brief?\nHe said "no emojis in anything you write".\n{"tone": "formal"}\nYes.'
+    )
+    assert may_stand(text) == ["Yes."]
+
+
+def test_word_groups_are_how_it_begins_words_neighbours_and_words_with_one_between() -> None:
+    assert set(word_groups("Oh, no emojis please.")) == {
+        "^no", "^no emojis", "no", "emojis", "please", ".", "no emojis", "emojis please",
+        "please .", "no _ please", "emojis _ .",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_shipped_weights_are_those_of_the_sentences(embedder: MiniLMEmbedder) -> None:
+    shipped, fitted = standing_odds(), fit(embedder)
+    assert (fitted.space, fitted.words.keys()) == (shipped.space, shipped.words.keys())
+    np.testing.assert_allclose(fitted.vector, shipped.vector, atol=5e-3)
+    np.testing.assert_allclose(
+        [fitted.words[name] for name in shipped.words], list(shipped.words.values()), atol=5e-3
+    )
