@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from agentmem import Agent, ScriptedModel
 from agentmem.models.embed import HashEmbedder, MiniLMEmbedder
@@ -70,6 +72,22 @@ def test_a_session_pins_what_is_meant_so_and_nothing_else_of_the_message(
         long = "We walked along the river and looked at the boats for a while. " * 6
         agent.chat(f"{long}{STANDING[2]}")
         assert pins(agent) == STANDING[:3]
+
+
+def test_of_a_very_long_message_few_sentences_are_embedded(
+    tmp_path: Path, embedder: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Agent(ScriptedModel(), store=tmp_path / "a.db", embedder=embedder, budget=2000) as agent:
+        embedded: list[str] = []
+
+        def embed_apart(texts: Sequence[str]) -> NDArray[np.float32]:
+            embedded.extend(texts)
+            return embedder.embed(texts)
+
+        monkeypatch.setattr(agent.memory.finder, "embed_apart", embed_apart)
+        filler = " ".join(f"Please look at the number {number} for me." for number in range(60))
+        agent.chat(f"{filler} {STANDING[2]}")
+        assert len(embedded) == 16 and STANDING[2] in embedded
 
 
 def test_in_another_embedding_space_only_the_form_counts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ meaning together where the embedder is the one whose space the weights belong to
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ MAKER = "standing"
 SHARE = 5
 """All standing instructions together take at most this part of the budget: a fifth."""
 _MOST_CHARS = 20_000
+_MOST_SENTENCES = 16
+"""Sentences of a message whose meaning is looked at, those surest by their words."""
 _QUOTE_CHARS = 80
 
 
@@ -104,7 +107,8 @@ class StandingPins:
         if finder.space != odds.space:
             return []
         least = ENOUGH - odds.most_by_meaning
-        likely = [one for one in sentences if odds.by_words(one) >= least]
+        surest = heapq.nlargest(_MOST_SENTENCES, sentences, key=odds.by_words)
+        likely = [one for one in sentences if one in surest and odds.by_words(one) >= least]
         if not likely:
             return []
         if likely == [text] and vector is not None:
