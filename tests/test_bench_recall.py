@@ -6,12 +6,14 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from agentmem import Usage
+from agentmem import Agent, Hit, Message, Segment, Usage
 from agentmem.bench.conversation import Conversation, Fact, Question, Turn, load, save
 from agentmem.bench.growth import Growth, Meter, Stretch
+from agentmem.bench.play import _search
 from agentmem.bench.recall import (
     SYSTEMS,
     RecallOptions,
@@ -292,3 +294,34 @@ def test_without_matplotlib_there_is_no_picture(
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     assert bar_chart(tmp_path / "x.png", "t", ["a"], {"s": [0.5]}) is False
     assert not (tmp_path / "x.png").exists()
+
+
+class _Search:
+    """Stands in for an agent: every search finds these texts, in this order."""
+
+    def __init__(self, *texts: str, until: float | None = None) -> None:
+        segments = [Segment((Message("user", text),)) for text in texts]
+        self._hits = [Hit(one, 1.0, "archived", 1, {}, until=until) for one in segments]
+        self.memory = self
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        return self._hits
+
+
+@pytest.mark.parametrize(
+    ("texts", "first"),
+    [
+        (("It moved from Porto to Braga.", "It is in Porto."), True),
+        (("It is in Porto.", "It moved from Porto to Braga."), False),
+        (("It moved from Porto to Braga.",), True),
+        (("It is in Porto.",), False),
+    ],
+)
+def test_a_newer_statement_that_names_the_older_value_is_not_the_older(
+    texts: tuple[str, ...], first: bool
+) -> None:
+    question = Question("Where is it?", "Braga", "f2")
+    older = Fact("f1", 1, "its", "city", "Porto", "It is in Porto.", former=True)
+    assert _search(cast(Agent, _Search(*texts)), question, older) == (first, False)
+    found = _search(cast(Agent, _Search(*texts, until=9.0)), question, older)
+    assert found == (first, "It is in Porto." in texts)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from agentmem import Decision, DecisionRow, Fact, Source
-from agentmem.cli import render, tables
+from agentmem import Decision, DecisionRow, Fact, Hit, Message, Segment, Source
+from agentmem.cli import records, render, tables
 from tests.cli_run import SCRIPTED, run_cli
 
 BEGAN = time.mktime((2026, 5, 4, 9, 30, 11, 0, 0, -1))
@@ -148,3 +148,12 @@ def test_a_fact_that_changed_is_whole_on_a_narrow_terminal(
     for words in (["show"], ["search", "locker"], ["decisions"], ["sessions", "list"]):
         ran = run_cli(*words, columns=60)
         assert ran.code == 0 and max(map(len, ran.stdout.splitlines())) <= 60
+
+
+def test_an_older_hit_tells_what_was_told_later_and_when() -> None:
+    segment = Segment((Message("user", "I drive a Panda."),), id=3, created=BEGAN)
+    older = Hit(segment, 1.0, "archived", 1, {}, instead=7, until=ENDED)
+    shown = " ".join(" ".join(screen(tables.hits_table([older]), 200)).split())
+    assert f"probably until {render.when(ENDED)}, then segment 7" in shown
+    told = records.hit_json(older)
+    assert (told["instead"], told["until"]) == (7, ENDED)

@@ -19,6 +19,7 @@ def may(question: str, text: str, *others: str) -> bool:
         ("Where does Mam live?", "My mother moved to Cork.", ""),
         ("Where does my brother live?", "He moved to Cork.", ""),
         ("Who is my boss?", "Marcus is my boss.", ""),
+        ("Who's managing me at work?", "Marcus is my boss going forward.", ""),
         ("When is our standup?", "We moved the standup to 10:30 because of the Denver folks.", ""),
         ("Which phone have I got?", "The kids talked me into a Pixel 8.", ""),
         ("What's my cousin's sport?", "My cousin switched to judo.", ""),
@@ -34,6 +35,7 @@ def test_a_text_may_answer_about_the_same_people(question: str, text: str, told:
     [
         ("What's my code?", "My sister's code is 1177."),
         ("What's my sister's code?", "My code is 1177."),
+        ("What's my sister's code?", "I changed it on my phone to 1177."),
         ("What's my sister's code?", "My brother's code is 1177."),
         ("Where does Anna work?", "Ben's office moved to Lyon."),
         ("What's my cousin's sport?", "My aunt switched to judo."),

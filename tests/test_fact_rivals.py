@@ -68,7 +68,31 @@ def test_of_several_newer_answers_each_stands_above_and_the_likest_first(
     question, older = "What's the wifi password?", "The wifi password is bluefern."
     first, second = "The wifi password is now copperkite.", "We changed the wifi password: osprey."
     found = instead(embedder, question, older, first, second)
-    assert set(found[0]) == {1, 2} and found[1] == (2,)
+    assert found == {0: (2, 1), 1: (2,)}
+    assert instead(embedder, question, older, second, first)[0] == (1, 2)
+
+
+def least_nearness(question: str, older: str, newer: str) -> float:
+    """How near a newer statement has to be to the question, all else being equal."""
+    for hundredths in range(100):
+        near = hundredths / 100
+        best = [Finding(1, older, 1.0, 0.5), Finding(2, newer, 2.0, near)]
+        if rivals(question, best, lambda pairs: [0.3] * len(pairs)):
+            return near
+    return 1.0
+
+
+def test_what_came_of_an_event_is_taken_for_newer_sooner() -> None:
+    question, older = "What car do I drive?", "I drive a Fiat Panda."
+    newer = "I'm getting around in a Dacia."
+    after_all = least_nearness(question, older, f"The old one finally died on me. {newer}")
+    assert after_all < least_nearness(question, older, newer) < 1
+
+
+def test_what_names_only_some_of_what_was_asked_is_taken_for_newer_later() -> None:
+    question, older = "What's the gate code?", "The gate code is 4471."
+    whole, some = "The gate code is 9902.", "The code is 9902."
+    assert least_nearness(question, older, whole) < least_nearness(question, older, some) < 1
 
 
 @pytest.mark.parametrize(

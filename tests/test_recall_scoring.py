@@ -136,3 +136,23 @@ def test_the_best_few_are_those_of_all_whatever_is_lifted_among_them(
     few = rank(cosines, {}, 0, limit=limit, beside=beside)
     everything = rank(cosines, {}, 0)
     assert newest_first(few, successors)[:limit] == newest_first(everything, successors)[:limit]
+
+
+@given(
+    st.dictionaries(st.integers(1, 30), st.floats(-1, 1, width=32), min_size=1, max_size=30),
+    st.dictionaries(
+        st.integers(1, 29), st.lists(st.integers(2, 30), min_size=1, max_size=3), max_size=6
+    ),
+)
+def test_where_all_have_to_each_stands_above_and_the_older_names_the_first_of_them(
+    cosines: dict[int, float], successors: dict[int, list[int]]
+) -> None:
+    newer = {one: [two for two in those if two > one] for one, those in successors.items()}
+    ranked = rank(cosines, {}, 0)
+    lifted = newest_first(ranked, newer, all_of_them=True)
+    at = {scored.segment_id: place for place, scored in enumerate(lifted)}
+    assert sorted(at) == sorted(cosines)
+    for scored in lifted:
+        there = [each for each in newer.get(scored.segment_id, ()) if each in at]
+        assert scored.instead == (there[0] if there else None)
+        assert all(at[each] < at[scored.segment_id] for each in there)

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from agentmem import Agent, ScriptedModel
+from agentmem import Agent, ScriptedModel, Store, replay, what_if
 from agentmem.models.embed import HashEmbedder, MiniLMEmbedder
 from agentmem.wording.standing import may_stand, standing_instructions
 from agentmem.wording.standing_odds import ENOUGH, standing_odds, word_groups
+from tests.agents import make_agent, talk
 from tests.fit_standing import fit, sentences_of
 
 STANDING = [
@@ -90,9 +91,36 @@ def test_of_a_very_long_message_few_sentences_are_embedded(
         assert len(embedded) == 16 and STANDING[2] in embedded
 
 
+def test_what_was_noticed_by_its_meaning_is_replayed_without_an_embedder(
+    tmp_path: Path, embedder: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = f"We walked along the river and looked at the boats for a while. {STANDING[2]}"
+    with make_agent(tmp_path, embedder=embedder) as agent:
+        for text in (OTHER[0], STANDING[0], told):
+            agent.chat(text)
+        talk(agent, 20)
+        assert pins(agent) == [STANDING[0], told]
+
+    def never(*_: object) -> None:
+        raise AssertionError("A replay embeds nothing.")
+
+    monkeypatch.setattr(MiniLMEmbedder, "embed", never)
+    with Store.open(tmp_path / "me.db") as store:
+        came_to = replay(store.for_user("default"), "default")
+        assert came_to.same, came_to.difference
+        otherwise = what_if(store.for_user("default"), "default", policy="lru")
+        differing = [one.text for one in otherwise.segments]
+        assert not any(text.startswith((STANDING[0][:20], told[:20])) for text in differing)
+
+
 def test_in_another_embedding_space_only_the_form_counts(tmp_path: Path) -> None:
-    embedder = HashEmbedder()
-    assert embedder.name != standing_odds().space
+    class Elsewhere(HashEmbedder):
+        def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            most = np.array(standing_odds().vector, np.float32)
+            return np.tile(most / np.linalg.norm(most), (len(texts), 1))
+
+    embedder = Elsewhere()
+    assert standing_odds().by_both(STANDING[0], embedder.embed([""])[0].tolist()) >= ENOUGH
     with Agent(ScriptedModel(), store=tmp_path / "a.db", embedder=embedder, budget=2000) as agent:
         agent.chat(STANDING[0])
         agent.chat("From now on answer in French.")

@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from agentmem.facts.whose import KIN
 
 _PEOPLE = KIN | {
-    "mam": "mother", "mam's": "mother", "landlord": "landlord", "landlady": "landlord",
+    "mam": "mother", "landlord": "landlord", "landlady": "landlord",
     "boss": "boss", "manager": "boss", "supervisor": "boss", "tenant": "tenant",
 }  # fmt: skip
-_WORD = "|".join(sorted((re.escape(word) for word in _PEOPLE if word.isascii()), key=len)[::-1])
+_WORD = "|".join(
+    sorted((re.escape(word) for word in _PEOPLE if word.isascii()), key=len, reverse=True)
+)
 _PARENTS = "|".join(
     word
     for word, kin in _PEOPLE.items()
@@ -27,7 +29,7 @@ _PARENTS = "|".join(
 )
 _NAME = r"(?-i:[A-ZÀ-Þ][a-zà-ÿ]+)"
 _THEIRS = re.compile(
-    rf"\b(?P<whose>my|our|his|her|their)\s+(?:\w+\s+)?(?P<kin>{_WORD})\b(?:['’]s)?"
+    rf"\b(?:my|our|his|her|their)\s+(?:\w+\s+)?(?P<kin>{_WORD})\b(?:['’]s)?"
     rf"(?:,?\s+(?P<name>{_NAME}))?",
     re.IGNORECASE,
 )

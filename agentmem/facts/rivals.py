@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, product
 
 from agentmem.facts.literals import ValueKind
@@ -86,7 +87,7 @@ def rivals(question: str, best: Sequence[Finding], between: Between) -> dict[int
     """
     people = People.named_in([question, *(one.text for one in best)])
     asked = read(question, None).told
-    told = {one: _read(one.text) for one in best}
+    told = {one: _read(one.text[:_MOST_CHARS]) for one in best}
     answers = {
         one: people.may_answer(question, told[one].giving, one.text[:_MOST_CHARS]) for one in best
     }
@@ -125,8 +126,8 @@ def _are_apart(older: _Told, newer: _Told) -> bool:
     return bool(pairs) and all(name_different_things(*pair) for pair in pairs)
 
 
+@lru_cache(maxsize=4_096)
 def _read(text: str) -> _Told:
-    text = text[:_MOST_CHARS]
     values = {part: value_of(part) for part in (*sentences(text)[:_MOST_SENTENCES], text)}
     readings = [read(part, value.text if value else None) for part, value in values.items()]
     giving = tuple(part for part, value in values.items() if value is not None and part != text)

@@ -6,6 +6,7 @@ What a literal looks like is known elsewhere (`facts.literals`), and what a valu
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from agentmem.facts import cues
 from agentmem.facts.frame import BE, NAMED, VERBS, frame_of
@@ -50,6 +51,7 @@ _BEFORE_WORDS = re.compile(
 )
 
 
+@lru_cache(maxsize=20_000)
 def value_of(sentence: str) -> Value | None:
     """The value a sentence gives now; None where none can be told.
 
