@@ -63,16 +63,24 @@ class VectorIndex(DerivedIndex):
         Raises:
             InvalidInput: the vector is not finite, zero, or of another shape or dtype.
         """
-        query = _unit(check_vector(vector, self.dim)[None, :])
+        ids, scores = self.scores_each([vector])
+        return ids, scores[0]
+
+    def scores_each(self, vectors: Sequence[NDArray[np.float32]]) -> tuple[Ids, Scores]:
+        """As `scores`, to several vectors at the same moment: scores of shape (n vectors, n)."""
+        queries = _unit(np.stack([check_vector(vector, self.dim) for vector in vectors]))
         with self._lock:
             self.apply()
             if not self._ids:
-                return np.zeros(0, np.int64), np.zeros(0, np.float32)
+                return np.zeros(0, np.int64), np.zeros((len(queries), 0), np.float32)
             _faiss()
             # One pass over all: no cosine is as low as the radius.
-            _, found, ids = self._index.range_search(query, -2.0)
-        order = np.argsort(ids)
-        return ids[order], np.clip(found[order], -1.0, 1.0)
+            _, found, ids = self._index.range_search(queries, -2.0)
+        ids, found = ids.reshape(len(queries), -1), found.reshape(len(queries), -1)
+        if (ids[:, 1:] < ids[:, :-1]).any():
+            order = np.argsort(ids, axis=1)
+            ids, found = np.take_along_axis(ids, order, 1), np.take_along_axis(found, order, 1)
+        return ids[0], np.clip(found, -1.0, 1.0)
 
     def scores_of(self, vector: NDArray[np.float32], ids: Iterable[int]) -> dict[int, float]:
         """Cosine similarity of some segments to a vector, by id; those without one are left out.

@@ -35,6 +35,13 @@ def test_need_is_read_from_the_sentences_that_ask(text: str, need: Need) -> None
         ("Remind me. What was it?", True),
         ("It is 58291. Why?", False),
         ("My locker code is 58291.", False),
+        ("When does Anna arrive", True),
+        ("where's my parking bay", True),
+        ("how much do we pay the cleaner", True),
+        ("When a pipe leaks, my neighbour calls Derek.", False),
+        ("Where I grew up, everybody cycled.", False),
+        ("What I drive is a Panda.", False),
+        ("How we heat: with pellets.", False),
         ("", False),
     ],
 )

@@ -62,6 +62,25 @@ def test_an_older_finding_never_answers_instead(embedder: MiniLMEmbedder) -> Non
     assert instead(embedder, question, newer, older, said_at=(2.0, 1.0)) == {1: (0,)}
 
 
+def test_what_is_over_is_no_newer_answer_but_may_have_one(embedder: MiniLMEmbedder) -> None:
+    told = [
+        "My desk phone is extension 4417.",
+        "My desk phone is extension 4450.",
+        "Got shuffled to another desk, you'll find me on extension 4502.",
+    ]
+    asked, *vectors = embedder.embed(["What is my extension?", *told])
+    best = [
+        Finding(place, text, place, float(asked @ vectors[place]), is_over=place == 1)
+        for place, text in enumerate(told)
+    ]
+    found = rivals(
+        "What is my extension?",
+        best,
+        lambda pairs: [float(vectors[one] @ vectors[two]) for one, two in pairs],
+    )
+    assert found == {0: (2,), 1: (2,)}
+
+
 def test_of_several_newer_answers_each_stands_above_and_the_likest_first(
     embedder: MiniLMEmbedder,
 ) -> None:

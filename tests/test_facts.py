@@ -96,6 +96,20 @@ def test_what_used_to_be_is_read_as_over(text: str, value: str) -> None:
     assert [(one.value, one.ended) for one in read(text)] == [(value, True)]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("The wifi password at home is kite17 since the router died.", "kite17"),
+        ("My dentist is Dr. Okonjo because Dr. Farrow retired.", "Okonjo"),
+        ("My train is the 8:05 now that the early one was cancelled.", "8:05"),
+    ],
+)
+def test_that_the_reason_is_over_does_not_end_what_it_is_the_reason_for(
+    text: str, value: str
+) -> None:
+    assert [(value in (one.value or ""), one.ended) for one in read(text)] == [(True, False)]
+
+
 def test_a_newer_value_takes_the_place_of_the_older(agent: Agent) -> None:
     agent.chat("My locker code is 58291.")
     agent.chat("My sister's locker code is 31077.")

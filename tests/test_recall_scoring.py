@@ -27,6 +27,10 @@ class Index:
         ids = np.array(list(self._scores), dtype=np.int64)
         return ids, np.array(list(self._scores.values()), dtype=np.float32)
 
+    def scores_each(self, vectors: list[Any]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        ids, scores = self.scores(None)
+        return ids, np.stack([scores] * len(vectors))
+
     def weight(self, _: str) -> float:
         return self._weight
 

@@ -72,6 +72,18 @@ def test_some_segments_are_compared_to_a_vector_as_all_are(archive: Archive) -> 
     assert VectorIndex(archive, "other", DIM).scores_of(query, ids) == {}
 
 
+def test_several_vectors_are_compared_at_once_as_each_alone(archive: Archive) -> None:
+    put(archive, vectors(6))
+    index = VectorIndex(archive, "space", DIM)
+    queries = list(vectors(3, seed=9))
+    ids, scores = index.scores_each(queries)
+    for query, row in zip(queries, scores, strict=True):
+        alone = index.scores(query)
+        assert ids.tolist() == alone[0].tolist() == sorted(ids.tolist())
+        np.testing.assert_allclose(row, alone[1], atol=1e-6)
+    assert VectorIndex(archive, "other", DIM).scores_each(queries)[1].shape == (3, 0)
+
+
 def test_scores_are_the_cosines_of_all_vectors_by_id(archive: Archive) -> None:
     rows = vectors(50) * np.float32(37.0)
     ids = put(archive, rows)

@@ -112,6 +112,12 @@ _TOLD = re.compile(r"\b(?:mention|say|tell|told|said|that)\b", re.IGNORECASE)
 """Said by asking: "Did I mention that my code is 1234?"."""
 _A_NEW = re.compile(r"\bnew (?=\w)", re.IGNORECASE)
 _BEFORE = re.compile(r"(?<=\S)\s+(?:before|until|till|when)\b.*$", re.IGNORECASE)
+_WHY = re.compile(
+    r"\s+(?:since|because|after|when|once|now that)\s+"
+    r"(?:the|my|our|your|his|her|their|i|we|he|she|it|they|(?-i:[A-Z])\w+)\b.*$",
+    re.IGNORECASE,
+)
+"""What only gives the reason is not what is over: "The code is 17 since the router died."."""
 _REFERS = re.compile(
     r"\W*(?:it|that|this|they)(?:['’](?:s|re)|\s(?:is|are|will|\w+s))\b", re.IGNORECASE
 )
@@ -210,7 +216,8 @@ def _current(sentence: str) -> Statement | None:
         somebody or cues.updates(_A_NEW.sub("", said)) or _THE_THING.match(said)
     ):
         return None
-    over = all(cues.ends(part) for part in clauses(sentence)) and not cues.changes(sentence)
+    parts = (_WHY.sub("", part) for part in clauses(sentence))
+    over = all(map(cues.ends, parts)) and not cues.changes(sentence)
     return Statement(_subject(sentence, value), value.text, sentence, ended=over)
 
 

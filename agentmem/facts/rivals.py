@@ -47,12 +47,14 @@ class Finding:
         segment_id, text: where, and in which words.
         said_at: seconds since the epoch.
         nearness: the cosine of it and the question.
+        is_over: whether something holds instead of it already: it may be older, never newer.
     """
 
     segment_id: int
     text: str
     said_at: float
     nearness: float
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ def rivals(question: str, best: Sequence[Finding], between: Between) -> dict[int
     pairs = [
         (earlier, later)
         for earlier, later in combinations(in_time, 2)
-        if answers[later] and (earlier in best[:_BEST] or later in best[:_BEST])
+        if answers[later]
+        and not later.is_over
+        and (earlier in best[:_BEST] or later in best[:_BEST])
     ]
     cosines = between([(earlier.segment_id, later.segment_id) for earlier, later in pairs])
     found: dict[int, list[tuple[float, int]]] = {}

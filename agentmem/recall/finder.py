@@ -13,6 +13,7 @@ from agentmem.facts.cues import is_former
 from agentmem.facts.rivals import Finding, rivals
 from agentmem.models.base import Embedder
 from agentmem.outside import Outside
+from agentmem.recall.query_adapter import query_adapter
 from agentmem.recall.scoring import Recall, Scored, newest_first
 from agentmem.segment import Segment, Trust
 from agentmem.storage.archive import Archive
@@ -20,7 +21,7 @@ from agentmem.storage.fact_index import FactIndex
 from agentmem.storage.text import normalize_text
 from agentmem.storage.vector import VectorIndex
 from agentmem.storage.words import WordIndex
-from agentmem.wording.asking import only_asks
+from agentmem.wording.asking import asks, only_asks
 
 _LOOKED_AT = 24
 """So many of the best are compared: a newer one may stand above one that it answers instead of."""
@@ -45,6 +46,7 @@ class Finder:
         self._recall = recall
         self._vectors = VectorIndex(archive, embedder.name, embedder.dim)
         self._words = WordIndex(archive)
+        self._adapter = query_adapter(embedder.name)
         self.facts = FactIndex(archive)
 
     def embed(self, text: str) -> NDArray[np.float32]:
@@ -124,6 +126,7 @@ class Finder:
             vector,
             vectors=self._vectors,
             words=self._words,
+            answer=None if former else self._answer(text, vector),
             exclude=exclude,
             limit=limit,
             beside=instead,
@@ -133,19 +136,23 @@ class Finder:
             return ranked
         return newest_first(ranked, self._rivals(text, ranked, successors), all_of_them=True)
 
+    def _answer(self, text: str, vector: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Near what would answer a text that asks; None where it does not or nobody knows."""
+        return self._adapter.apply(vector) if self._adapter and asks(text) else None
+
     def _rivals(
         self, text: str, ranked: list[Scored], over: Collection[int]
     ) -> Mapping[int, Collection[int]]:
         """Among the best that the user told, by segment: newer ones that may hold instead."""
         near = {
-            one.segment_id: one.cosine
+            one.segment_id: one.answering
             for one in ranked[:_LOOKED_AT]
-            if one.cosine is not None and one.segment_id not in over
+            if one.answering is not None
         }
         there = self._archive.present(near)
         told = [
-            Finding(one, there[one].segment.text, there[one].segment.created, cosine)
-            for one, cosine in near.items()
+            Finding(one, there[one].segment.text, there[one].segment.created, nearness, one in over)
+            for one, nearness in near.items()
             if one in there and _is_told(there[one].segment)
         ]
         return rivals(text, told, self.between)

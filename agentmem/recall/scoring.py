@@ -1,6 +1,7 @@
 """Finding what was said before: meaning and words, scored together.
 
-    score(segment, query) = z(cosine) + coverage^2 * z(BM25)
+    score(segment, query) = z(answering) + coverage^2 * z(BM25)
+    answering = the cosine; of a question, moved towards what answers it (`recall.query_adapter`)
     coverage = the best segment's BM25 / that of a segment that holds every word of the query
 
 Both are z-normalized over all of a user's segments, so that either can find what the other cannot.
@@ -32,6 +33,7 @@ class Scored:
         score: sum of the two z-scores, the second weighted by coverage.
         cosine: of the embeddings, in [-1, 1]; None while the segment has none.
         words: share of the query's words the segment covers, by their weight, in [0, 1].
+        answering: how near it is to what would answer the query; the cosine, where nobody knows.
         for_older: the nearness of what it took the place of and stands above, where that is more
             than its own; -1 for none.
         instead: the newer segment that stands above it because it answers the query instead; None
@@ -42,6 +44,7 @@ class Scored:
     score: float
     cosine: float | None
     words: float
+    answering: float | None = None
     for_older: float = -1.0
     instead: int | None = None
 
@@ -79,6 +82,7 @@ class Recall:
         *,
         vectors: VectorIndex,
         words: WordIndex,
+        answer: NDArray[np.float32] | None = None,
         exclude: int = 0,
         limit: int | None = None,
         beside: Callable[[list[int]], Collection[int]] | None = None,
@@ -89,35 +93,41 @@ class Recall:
             text: the query.
             vector: its embedding.
             vectors, words: the two indexes.
+            answer: near what would answer the query, in the same space; None is the query's own.
             exclude: the query's own segment, where it is stored already.
             limit: the best so many; None is every segment.
             beside: told the ids of these, names others that are wanted below them.
         """
-        vector_ids, cosines = _without(exclude, *vectors.scores(vector))
+        near = [vector] if answer is None else [vector, answer]
+        vector_ids, nearness = _without(exclude, *vectors.scores_each(near))
         word_ids, bm25 = _without(exclude, *words.scores(text))
-        ids = np.union1d(vector_ids, word_ids)
+        ids = _union(vector_ids, word_ids)
         if ids.size == 0:
             return []
+        embedded = np.zeros(ids.size, dtype=bool)
+        embedded[np.searchsorted(ids, vector_ids)] = True
         # A segment without a vector is neither near nor far.
-        average = float(cosines.mean()) if cosines.size else 0.0
-        cosine = _spread(ids, vector_ids, cosines, default=average)
+        cosine, *_ = meaning = [
+            _spread(ids, vector_ids, each, default=float(each.mean()) if each.size else 0.0)
+            for each in nearness
+        ]
+        answering = meaning[-1]
         word = _spread(ids, word_ids, bm25, default=0.0)
-        embedded = np.isin(ids, vector_ids)
         weight = words.weight(text)
         coverage = np.minimum(1.0, word / weight) if weight > 1e-9 else np.zeros_like(word)
-        score = _z(cosine) + float(coverage.max()) ** 2 * _z(word)
-        order = np.lexsort((-ids, -score))
-        num_best = ids.size if limit is None else limit
-        best, rest = order[:num_best], order[num_best:]
+        score = _z(answering) + float(coverage.max()) ** 2 * _z(word)
+        best = _best(score, ids, limit)
         if beside is not None:
-            wanted = list(beside(ids[best].tolist()))
-            best = np.concatenate((best, rest[np.isin(ids[rest], wanted)]))
+            wanted = np.array(sorted(beside(ids[best].tolist())), dtype=np.int64)
+            below = np.setdiff1d(np.flatnonzero(np.isin(ids, wanted)), best)
+            best = np.concatenate((best, below[_best(score[below], ids[below], None)]))
         return [
             Scored(
                 int(ids[i]),
                 float(score[i]),
                 float(cosine[i]) if embedded[i] else None,
                 float(coverage[i]),
+                float(answering[i]) if embedded[i] else None,
             )
             for i in best
         ]
@@ -183,8 +193,27 @@ def newest_first(
 def _without(
     exclude: int, ids: NDArray[np.int64], scores: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The same but one id; scores are (n,) or (n queries, n)."""
     others = ids != exclude
-    return ids[others], scores[others]
+    return (ids, scores) if others.all() else (ids[others], scores[..., others])
+
+
+def _union(ids: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Both, ascending; at no cost where the first has all of the second, as is usual."""
+    at = np.searchsorted(ids, others)
+    if at.size == 0 or (at[-1] < ids.size and (ids[at] == others).all()):
+        return ids
+    return np.union1d(ids, others)
+
+
+def _best(
+    score: NDArray[np.float64], ids: NDArray[np.int64], limit: int | None
+) -> NDArray[np.int64]:
+    """Where the highest scores stand, the highest first; of equal ones the newest id first."""
+    among = np.arange(ids.size)
+    if limit is not None and limit < ids.size:
+        among = np.flatnonzero(score >= np.partition(score, -limit)[-limit]) if limit else among[:0]
+    return among[np.lexsort((-ids[among], -score[among]))][:limit]
 
 
 def _spread(

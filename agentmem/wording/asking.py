@@ -17,7 +17,11 @@ Need = Literal["own", "open", "none"]
 """`own`: about the speaker's world; `open`: any other question; `none`: no question."""
 
 _ASKS = re.compile(
-    r"[?？؟]|^\W*(?:remind me|tell me|do you remember|what|which|when|where|who|whose|how)\b"
+    r"[?？؟]|^\W*(?:remind me|tell me|do you remember)\b"
+    # "When a pipe leaks, we call Derek." and "What I drive is a Panda." tell.
+    r"|^\W*(?:when|where)(?:['’]|\s+(?:do|does|did|is|are|was|were|am|will|can|could|should|shall"
+    r"|would|has|have|had|must)\b|\W*$)"
+    r"|^\W*(?:what|which|who|whose|how)\b(?!\s+(?:i|we|he|she|they)\b)"
     r"|什么|哪|谁|多少|吗|何|誰|ですか",
     re.IGNORECASE,
 )
@@ -34,6 +38,11 @@ def only_asks(text: str) -> bool:
     """Whether every sentence of a text asks: such a text tells nothing."""
     sentences = sentences_of(text)
     return bool(sentences) and all(_ASKS.search(sentence) for sentence in sentences)
+
+
+def asks(text: str) -> bool:
+    """Whether any sentence of a text asks."""
+    return need_of(text) != "none"
 
 
 def need_of(text: str) -> Need:
