@@ -1,13 +1,14 @@
 """Which of two findings for one question holds, where no statement says that the other is over.
 
-    preference = 8.7 cosine(newer, question) - 1.9 cosine(older, question)
+    preference = 8.7 nearness(newer) - 1.9 nearness(older)
                  + 7.8 cosine(older, newer) + 1.2 alike + 0.9 happened
                  - 1.2 partly - 2.5 apart - 3.5 nothing - 5.9
 
 "I drive a Panda." and, months later, "The Fiat died on me, I'm getting around in a Dacia." are too
 unlike each other for one to end the other for good. Both found among the best for "What car do I
 drive?", the newer comes first where it can be about the same people and this is above 0: the
-question says what both are about. `alike` says that both give values that are written alike;
+question says what both are about. `nearness` is to what would answer the question, where that is
+known, else to the question. `alike` says that both give values that are written alike;
 `happened`, that something changed, happened or is over; `partly`, that of what the older has of the
 question the newer names some and not all: the printer's password, not the router's; `apart`, that
 each names a thing the other does not; `nothing`, that it gives no value. The weights are those of a
@@ -46,7 +47,7 @@ class Finding:
     Args:
         segment_id, text: where, and in which words.
         said_at: seconds since the epoch.
-        nearness: the cosine of it and the question.
+        nearness: the cosine of it and what would answer the question.
         is_over: whether something holds instead of it already: it may be older, never newer.
     """
 
