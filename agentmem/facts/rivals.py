@@ -12,8 +12,9 @@ known, else to the question. `alike` says that both give values that are written
 `happened`, that something changed, happened or is over; `partly`, that of what the older has of the
 question the newer names some and not all: the printer's password, not the router's; `apart`, that
 each names a thing the other does not; `nothing`, that it gives no value. The weights are those of a
-logistic regression over pairs found in conversations, but those of the last two, which are caution.
-Nothing is closed by it, and nothing kept: it is an order, found anew for every question.
+logistic regression over pairs found in conversations, by their nearness to the question itself, but
+those of the last two, which are caution. Nothing is closed by it, and nothing kept: it is an order,
+found anew for every question.
 """
 
 from __future__ import annotations
