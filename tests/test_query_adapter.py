@@ -65,6 +65,7 @@ def test_only_a_question_about_what_holds_is_moved(
             assert all(one.answering == one.cosine for one in finder.rank(text))
 
 
+@pytest.mark.slow
 def test_held_out_answers_are_found_sooner(embedder: MiniLMEmbedder) -> None:
     rows = questions()[::20]
     adapter = fit(embedder, [row for row in questions() if row not in rows])
