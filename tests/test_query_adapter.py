@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agentmem import Agent, ScriptedModel
+from agentmem.facts.rivals import Between, Finding
 from agentmem.models.embed import HashEmbedder, MiniLMEmbedder
 from agentmem.recall.query_adapter import query_adapter
 from tests.fit_query_adapter import fit, questions
@@ -63,6 +64,30 @@ def test_only_a_question_about_what_holds_is_moved(
             )
         for text in ("I have got a job.", "What job did I use to have, years ago?"):
             assert all(one.answering == one.cosine for one in finder.rank(text))
+
+
+def test_what_may_hold_instead_is_told_by_its_nearness_to_an_answer_and_whether_it_is_over(
+    tmp_path: Path, embedder: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = "My locker code is 5829.", "My locker code is 7714 now."
+    question = "What is my locker code?"
+    compared: dict[str, Finding] = {}
+
+    def rivals(_: str, best: list[Finding], __: Between) -> dict[int, tuple[int, ...]]:
+        compared.update((one.text, one) for one in best)
+        return {}
+
+    monkeypatch.setattr("agentmem.recall.finder.rivals", rivals)
+    with Agent(ScriptedModel(), store=tmp_path / "a.db", embedder=embedder, budget=2000) as agent:
+        for text in (older, newer):
+            agent.chat(text)
+        agent.memory.search(question)
+    assert (compared[older].is_over, compared[newer].is_over) == (True, False)
+    adapter = query_adapter(embedder.name)
+    assert adapter is not None
+    asked, *told = embedder.embed([question, older, newer])
+    for text, vector in zip((older, newer), told, strict=True):
+        assert compared[text].nearness == pytest.approx(adapter.apply(asked) @ vector, abs=1e-4)
 
 
 @pytest.mark.slow

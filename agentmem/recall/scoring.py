@@ -107,11 +107,11 @@ class Recall:
         embedded = np.zeros(ids.size, dtype=bool)
         embedded[np.searchsorted(ids, vector_ids)] = True
         # A segment without a vector is neither near nor far.
-        cosine, *_ = meaning = [
+        spread = [
             _spread(ids, vector_ids, each, default=float(each.mean()) if each.size else 0.0)
             for each in nearness
         ]
-        answering = meaning[-1]
+        cosine, answering = spread[0], spread[-1]
         word = _spread(ids, word_ids, bm25, default=0.0)
         weight = words.weight(text)
         coverage = np.minimum(1.0, word / weight) if weight > 1e-9 else np.zeros_like(word)
@@ -212,7 +212,7 @@ def _best(
     """Where the highest scores stand, the highest first; of equal ones the newest id first."""
     among = np.arange(ids.size)
     if limit is not None and limit < ids.size:
-        among = np.flatnonzero(score >= np.partition(score, -limit)[-limit]) if limit else among[:0]
+        among = np.flatnonzero(score >= np.partition(score, -limit)[-limit])
     return among[np.lexsort((-ids[among], -score[among]))][:limit]
 
 
